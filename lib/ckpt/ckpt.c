@@ -214,6 +214,8 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     ckpt_reduced_free(ckpt->reduced);
     json_decref(ckpt->file_idx);
     json_decref(ckpt->other_names);
+    json_decref(ckpt->texts);
+    json_decref(ckpt->lost_texts);
     free(ckpt->files);
     free(ckpt->path);
     free(ckpt->scratch);

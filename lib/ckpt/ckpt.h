@@ -132,6 +132,11 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
  * sorts first, and the others into the metadata. Adds them to the tensors, over the same bytes, for
  * whoever looks for names that a model has. */
 int s2s_ckpt_add_other_names(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Texts in the metadata of safetensors files, without the format: an object; NULL: none. */
+const json_t *s2s_ckpt_texts(const struct s2s_ckpt *ckpt);
+/* The keys of such texts that an output lacks, as a list; kept: names are kept
+ * and it is safetensors too, so that it has the others. NULL: none. Gives: free. */
+char *s2s_ckpt_lost_texts(const struct s2s_ckpt *ckpt, bool kept);
 
 /*
  * Merges Megatron's rank folders (format mp_rank) into the whole model: from now on tensors have

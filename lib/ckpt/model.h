@@ -112,6 +112,10 @@ struct s2s_ckpt {
     size_t n_tensors, cap_tensors;
     json_t *other_names; /* NULL, or an object: names that are not among the tensors, of those that
                             are (s2s_ckpt_add_other_names) */
+    /* NULL, or objects: texts in the metadata of safetensors files, by key, and (nulls) those that
+     * differ between files or are too long (texts.c) */
+    json_t *texts, *lost_texts;
+    size_t len_texts;       /* bytes that texts takes */
     const uint16_t **paths; /* NULL, or [n_tensors]: their paths, NULL: none (paths.c) */
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;

@@ -54,6 +54,7 @@ struct s2s_ckpt_plan {
     size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
+    bool with_texts;         /* safetensors: with the texts of the source's metadata */
     double *sums;            /* scratch for means; NULL until needed */
     size_t n_overflows;      /* streams in which casting to float16 overflowed */
     struct s2s_blocks arena; /* names, shapes, pieces */

@@ -530,6 +530,48 @@ LIST
     s2s-ckpt reshard -q --json --files 1 many out | jq -e '.warnings == []'
 }
 
+# torchao says there how it quantised each tensor, and transformers loads no such model without it
+@test "texts in the metadata of safetensors files are kept with the names, or named" {
+    cat >texts.py <<'PY'
+import glob, json, struct, sys
+def save(path, names, **said):
+    head = {n: {"dtype": "F32", "shape": [2], "data_offsets": [8 * i, 8 * i + 8]} for i, n in enumerate(names)}
+    text = json.dumps({"__metadata__": said, **head}).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + bytes(8 * len(names)))
+def said(path):
+    with open(path, "rb") as f: return json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))["__metadata__"]
+all = {"format": "pt", "a": '{"_type": "Int8Tensor"}', "é \n": "日本", "long": 'x"\\é\n' * 20000}
+if __name__ == "__main__":
+    assert sys.argv[1:] and [said(f) for f in sys.argv[1:]] == [all] * (len(sys.argv) - 1)
+PY
+    python3 -c "from texts import *; save('in.safetensors', 'ab', **all)"
+    exits 0 s2s-ckpt convert --to safetensors in.safetensors out.safetensors
+    exits 0 s2s-ckpt convert --to hf --max-shard-size 8 in.safetensors out
+    exits 0 s2s-ckpt average --to safetensors in.safetensors out.safetensors mean.safetensors
+    says_not "left out"
+    python3 texts.py out.safetensors out/model-0000[12]-of-00002.safetensors mean.safetensors
+    # the same from several files, each of which has all
+    exits 0 s2s-ckpt convert --to hf out whole
+    says_not "left out"
+    python3 texts.py whole/model.safetensors
+    # others have no place for them, or other names
+    exits 0 s2s-ckpt convert --to torch_dist in.safetensors dist
+    says "in.safetensors: texts in the metadata of its files are left out: a, é \\n, long"
+    python3 -c "from texts import *; save('part.safetensors', ['llm.a', 'b'], **{'llm.a': '{}'})"
+    exits 0 s2s-ckpt convert --to hf --part llm part.safetensors part
+    says "left out: llm.a"
+    # files that do not agree, a text of nine million bytes, and each file's own layout
+    mkdir two
+    python3 -c "from texts import *
+save('two/model-00001-of-00002.safetensors', 'a', same='1', other='1', one='1', vast=9000000 * 'x')
+save('two/model-00002-of-00002.safetensors', 'b', same='1', other='2', DCP_VERSION='1.0')"
+    exits 0 s2s-ckpt convert --to hf two merged
+    says "two: texts in the metadata of its files are left out: "
+    says "other"
+    says "vast"
+    python3 -c "from texts import *; assert said('merged/model.safetensors') == {'format': 'pt', 'same': '1', 'one': '1'}"
+}
+
 @test "a model that ties the words of its part, whatever that says: so does the part alone" {
     M=$MODELS/llama_gqa_untied
     mkdir in

@@ -143,11 +143,28 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
     }
 }
 
+/* Are the texts of safetensors' metadata valid in the output, too? Some speak of tensors by name.
+ */
+static bool keeps_texts(const struct job *job)
+{
+    return (job->to == TO_HF || job->to == TO_SAFETENSORS) && !*job->family && !job->opt->part;
+}
+
+static void warn_of_texts(const struct job *job)
+{
+    char *lost = s2s_ckpt_lost_texts(job->ckpt, keeps_texts(job));
+    if (lost && ckpt_is_first())
+        s2s_warn("convert", "%s: texts in the metadata of its files are left out: %s",
+                 s2s_ckpt_path(job->ckpt), lost);
+    free(lost);
+}
+
 /* Prepares a plan for writing, or with --plan shows it. Its tensors are means over all inputs. */
 static void take_plan(struct job *job, struct s2s_ckpt_plan *plan, const char *folder)
 {
     plan->others = job->others;
     plan->n_others = job->n_others;
+    plan->with_texts = keeps_texts(job) && !*folder;
     for (size_t i = 0; i < plan->n_targets; i++)
         job->bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
     job->n_tensors += plan->n_targets;
@@ -369,6 +386,8 @@ int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err)
         how.mesh = NULL;
     if (rc == 0 && !dir)
         rc = check_file(job, err);
+    if (rc == 0)
+        warn_of_texts(job);
     if (rc == 0 && !job->opt->plan)
         rc = check_integrity(job, &how, err);
     if (dir)

@@ -100,6 +100,7 @@ int s2s_ckpt_add_other_names(struct s2s_ckpt *ckpt, struct s2s_error *err)
     json_object_foreach(ckpt->other_names, other, written)
     {
         struct s2s_ckpt_tensor *added;
+        json_object_del(ckpt->texts, other); /* the tensors say it now */
         const struct s2s_ckpt_tensor *found =
             find_among(ckpt->tensors, n, json_string_value(written));
         if (!found || find_among(ckpt->tensors, n, other))
@@ -130,6 +131,7 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
     int rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
     if (rc == 0) {
         keep_other_names(ckpt, &st, first, prefix);
+        rc = ckpt_keep_texts(ckpt, &st, fd, prefix, err);
         s2s_safetensors_release(&st);
     }
     return rc < 0 ? s2s_error_add(err, ckpt_hint_bytes(ckpt, file, rc, err), "%s", file) : 0;

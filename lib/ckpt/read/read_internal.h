@@ -81,6 +81,10 @@ int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
 /* One safetensors file. prefix is prepended to every tensor's name. */
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
                           struct s2s_error *err);
+/* Adds what the metadata of such a file says to the checkpoint's texts; below a prefix, only to
+ * those that are left out. Errors of s2s_safetensors_read_texts. (texts.c) */
+int ckpt_keep_texts(struct s2s_ckpt *ckpt, const struct s2s_safetensors *st, int fd,
+                    const char *prefix, struct s2s_error *err);
 /* The safetensors files in a folder relative to the checkpoint's ("" or "llm/"): a single one, or
  * several with an index. */
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,

@@ -87,16 +87,28 @@ static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
     return s2s_outfile_write(sink->out, bytes, len, err);
 }
 
+/* The metadata, in JSON. Gives: free. */
+static char *metadata_of(const struct s2s_ckpt_plan *plan)
+{
+    json_t *texts = json_object();
+    if (plan->with_texts)
+        json_object_update(texts, (json_t *)s2s_ckpt_texts(plan->source));
+    json_object_set_new(texts, "format", json_string("pt"));
+    char *text = json_dumps(texts, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(texts);
+    return text;
+}
+
 /* Writes the JSON of the header in pieces; sink NULL: only counts its length. */
-static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
-                      size_t *len, struct s2s_error *err)
+static int put_header(const char *metadata, struct s2s_ckpt_target *const *targets, size_t n,
+                      struct sink *sink, size_t *len, struct s2s_error *err)
 {
     enum { LARGE = 64 << 10 };
     struct s2s_buf out = S2S_BUF_INIT;
     int64_t at = 0;
     int rc = 0;
     *len = 0;
-    s2s_buf_puts(&out, "{\"__metadata__\":{\"format\":\"pt\"}");
+    s2s_buf_printf(&out, "{\"__metadata__\":%s", metadata);
     for (size_t i = 0; i <= n && rc == 0; i++) {
         if (i == n || out.len > LARGE) {
             if (i == n)
@@ -115,12 +127,12 @@ static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct s
 }
 
 /* The header: its length (8 bytes), then JSON padded to 8 bytes. */
-static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
-                        struct s2s_error *err)
+static int write_header(const char *metadata, struct s2s_ckpt_target *const *targets, size_t n,
+                        struct sink *sink, struct s2s_error *err)
 {
     size_t len;
     char head[8];
-    (void)put_header(targets, n, NULL, &len, err);
+    (void)put_header(metadata, targets, n, NULL, &len, err);
     if (len > S2S_SAFETENSORS_MAX_HEADER)
         return s2s_error_hint(
             err,
@@ -132,7 +144,7 @@ static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct
     for (int i = 0; i < 8; i++)
         head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
     int rc = put(sink, head, sizeof head, err);
-    return rc < 0 ? rc : put_header(targets, n, sink, &len, err);
+    return rc < 0 ? rc : put_header(metadata, targets, n, sink, &len, err);
 }
 
 static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, struct sink *sink,
@@ -144,7 +156,9 @@ static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, s
         order[i] = &plan->targets[begin + i];
     if (n)
         s2s_sort(order, n, sizeof *order, by_width);
-    int rc = write_header(order, n, sink, err);
+    char *metadata = metadata_of(plan);
+    int rc = write_header(metadata, order, n, sink, err);
+    free(metadata);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = s2s_ckpt_target_stream(plan, order[i], how, put, sink, err);
     free(order);

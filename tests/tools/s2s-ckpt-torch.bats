@@ -90,6 +90,34 @@ PY
     done
 }
 
+@test "an array of numpy's floating-point numbers counts as a tensor that is not read" {
+    make "
+def array(kind, shape, module='numpy._core.multiarray'):
+    dtype = Call('numpy', 'dtype', (kind, False, True), (3, '<', None, None, None, -1, -1, 0))
+    return Call(module, '_reconstruct', (named('numpy', 'ndarray'), (0,), b'b'), (1, shape, dtype, False, bytes(24)))
+w = tensor(Storage('0', [1, 2]), [2])
+save('both.pt', {'w': w, 'a': array('f4', (2, 3))})
+save('old.pt', {'w': w, 'a': array('f8', (3,), 'numpy.core.multiarray')})
+save('only.pt', {'a': array('f2', (3, 4))})
+save('others.pt', {'w': w, 'rng': ('MT19937', array('u4', (6,)), 6), 'ids': array('i8', (3,)), 'best': array('f8', ()), 'text': array('O8', (1,))})
+save('state.pt', {'w': w, 'optimizer': {'m': array('f4', (6,))}})"
+    for file in both old; do
+        exits 0 s2s-ckpt convert --to safetensors $file.pt out.safetensors
+        says "a: a numpy.ndarray, of which no tensor is read"
+        rm out.safetensors
+        exits 1 s2s-ckpt convert --strict --to safetensors $file.pt out.safetensors
+        says "(--strict)"
+    done
+    # an empty output would look like success
+    exits 1 s2s-ckpt convert --to safetensors only.pt out.safetensors
+    says "a is a numpy.ndarray, of which no tensor is read"
+    [ ! -e out.safetensors ]
+    exits 1 s2s-ckpt verify only.pt
+    exits 0 s2s-ckpt convert --strict --to safetensors others.pt out.safetensors
+    says_not "of which no tensor is read"
+    exits 0 s2s-ckpt convert --strict --to safetensors state.pt out.safetensors
+}
+
 @test "a tensor that is no array of numbers is named, and lost only when that was seen" {
     make "
 w = tensor(Storage('0', [1, 2]), [2])

@@ -145,6 +145,8 @@ bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name)
 bool ckpt_is_of(const struct ckpt_node *node, const char *module);
 /* Is it a global of that name in any module, or a record of one? */
 bool ckpt_is_named(const struct ckpt_node *node, const char *name);
+/* Is it an array of numpy's, of floating-point numbers and with an axis? */
+bool ckpt_is_float_array(const struct ckpt_node *node);
 /* The name of a global without its module: *len bytes, not zero-terminated. */
 static inline const char *ckpt_global_name(const struct ckpt_node *global, size_t *len)
 {

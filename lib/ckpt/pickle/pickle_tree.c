@@ -33,6 +33,22 @@ bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name)
     return ckpt_is_of(node, module) && ckpt_is_named(global_of(node), name);
 }
 
+bool ckpt_is_float_array(const struct ckpt_node *node)
+{
+    /* _reconstruct(numpy.ndarray, ..), then (version, shape, dtype, in Fortran's order, bytes) */
+    const bool is_array = node && node->kind == CKPT_RECORD &&
+                          (ckpt_is(node, "numpy._core.multiarray", "_reconstruct") ||
+                           ckpt_is(node, "numpy.core.multiarray", "_reconstruct"));
+    const struct ckpt_node *state = is_array ? node->items[2] : NULL;
+    if (!state || state->kind != CKPT_TUPLE || state->n < 3 ||
+        state->items[1]->kind != CKPT_TUPLE || state->items[1]->n == 0 ||
+        state->items[2]->kind != CKPT_RECORD || state->items[2]->items[1]->n == 0)
+        return false;
+    const struct ckpt_node *code = state->items[2]->items[1]->items[0];
+    return (code->kind == CKPT_STR && code->len && code->text[0] == 'f') ||
+           ckpt_is_of(code, "ml_dtypes");
+}
+
 bool ckpt_str_is(const struct ckpt_node *node, const char *s)
 {
     return node && node->kind == CKPT_STR && node->len == strlen(s) &&

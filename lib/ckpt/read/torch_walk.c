@@ -181,11 +181,13 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     if (rc < 0)
         return rc;
     rc = keep_value(w, object, node);
-    if (rc < 0 || !is_lost(node))
+    const bool is_array = ckpt_is_float_array(node);
+    if (rc < 0 || !(is_lost(node) || is_array))
         return rc;
     /* otherwise its values would be lost silently */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
-    if (ckpt_is_wrapped(node) && node->items[1]->n && node->items[1]->items[0]->kind == CKPT_GLOBAL)
+    if ((is_array || ckpt_is_wrapped(node)) && node->items[1]->n &&
+        node->items[1]->items[0]->kind == CKPT_GLOBAL)
         class = node->items[1]->items[0];
     size_t len = 0;
     const char *own = class ? ckpt_global_name(class, &len) : NULL;

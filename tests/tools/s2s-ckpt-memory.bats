@@ -386,9 +386,10 @@ def save(value, path, n_storages=0, protocol=2):
             archive.writestr("archive/data/%d" % i, struct.pack("<8H", *(i * 8 + k & 0x3FFF for k in range(8))))
 
 
-def save_legacy(value, path, n_storages):
+# keys: those of the storages, in the file's order
+def save_legacy(value, path, n_storages, keys=None):
     with open(path, "wb") as out:
-        for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, [str(i) for i in range(n_storages)]):
+        for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, keys or [str(i) for i in range(n_storages)]):
             out.write(dumps(part))
         for i in range(n_storages):
             out.write(struct.pack("<q8H", 8, *(i * 8 + k & 0x3FFF for k in range(8))))
@@ -493,6 +494,88 @@ with zipfile.ZipFile("parts.pt", "a") as archive:
 print("", *(8 * n - 8 + k & 0x3FFF for k in range(8)), file=open("parts.pt.want", "w"))
 PY
     passes_small parts.pt
+}
+
+# passes_small FILE: a hundred thousand tensors of eight numbers take little memory, and the last one is what FILE.want says
+passes_small() {
+    under 25 s2s-ckpt ls "$1"
+    under 25 s2s-ckpt verify "$1"
+    under 25 s2s-ckpt convert -q --no-sync --to safetensors "$1" out.safetensors
+    under 30 s2s-ckpt diff -q "$1" "$1"
+    under 30 s2s-ckpt average -q --no-sync "$1" "$1" mean
+    [ "$(s2s-ckpt ls "$1" | grep -c experts)" -eq 100000 ]
+    for in in out.safetensors mean; do
+        s2s-ckpt cat $in layers.99.mlp.experts.999.weight | od -An -v -tu2 | tr -s ' ' >got
+        cmp got "$1.want"
+    done
+}
+
+@test "a hundred thousand tensors that are parts of one storage in less than 25 MiB, twice in less than 30" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    python3 - <<'PY'
+import zipfile
+from torch_files import *
+n = 100000
+save({"layers.%d.mlp.experts.%d.weight" % (i // 1000, i % 1000): Tensor(0, (2, 4), 8 * i, 8 * n) for i in range(n)}, "parts.pt")
+with zipfile.ZipFile("parts.pt", "a") as archive:
+    archive.writestr("archive/data/0", struct.pack("<%dH" % (8 * n), *(i & 0x3FFF for i in range(8 * n))))
+print("", *(8 * n - 8 + k & 0x3FFF for k in range(8)), file=open("parts.pt.want", "w"))
+PY
+    passes_small parts.pt
+}
+
+@test "a hundred thousand tensors of torch before 1.6 in less than 25 MiB, twice in less than 30" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    # keys are addresses, which are not in the order of the tensors
+    python3 - <<'PY'
+import random
+from torch_files import *
+n = 100000
+keys, order = [94370000000000 + 64 * i for i in range(n)], random.Random(1).sample(range(n), n)
+save_legacy({"layers.%d.mlp.experts.%d.weight" % (i // 1000, i % 1000): Tensor(keys[of], (2, 4)) for i, of in enumerate(order)},
+            "legacy.pt", n, [str(key) for key in keys])
+print("", *(8 * order[-1] + k & 0x3FFF for k in range(8)), file=open("legacy.pt.want", "w"))
+PY
+    passes_small legacy.pt
+}
+
+@test "storages of torch before 1.6: parts of one, keys that are no numbers, and lists of them that do not fit" {
+    write_torch
+    python3 - <<'PY'
+from torch_files import *
+a, b = "storage", "140226622011232"
+both = {"a": Tensor(a, (2, 4)), "b": Tensor(b, (1, 4)), "c": Tensor(b, (1, 4), 4)}
+save_legacy(both, "fits.pt", 2, [b, a])
+save_legacy(both, "twice.pt", 3, [b, a, b])
+save_legacy(both, "unknown.pt", 2, [b, "140226622011233"])
+save_legacy(both, "lacks.pt", 1, [b])
+save_legacy(both, "nested.pt", 2, [b, [a]])
+save_legacy({**both, "c": Tensor(b, (1, 4), 4, 9)}, "two_lengths.pt", 2, [b, a])
+save_legacy({"a": Tensor(a, (1, 4), 0, 7)}, "other_length.pt", 1, [a])
+# of one storage, a hundred thousand
+save_legacy({str(i): Tensor(b, (2, 4)) for i in range(100000)}, "shared.pt", 1, [b])
+PY
+    exits 0 s2s-ckpt verify fits.pt
+    [ "$(for name in a b c; do s2s-ckpt cat fits.pt $name | od -An -v -tu2 | tr -s ' '; done)" = " 8 9 10 11 12 13 14 15
+ 0 1 2 3
+ 4 5 6 7" ]
+    exits 1 s2s-ckpt ls twice.pt
+    says "storage 140226622011232 is there twice"
+    exits 1 s2s-ckpt ls unknown.pt
+    says "storage 1: no tensor names it"
+    exits 1 s2s-ckpt ls lacks.pt
+    says "storage storage is not in the file"
+    exits 1 s2s-ckpt ls nested.pt
+    says "no tensor names it"
+    exits 1 s2s-ckpt ls two_lengths.pt
+    says "storage 0 of 2: its tensors say different lengths"
+    exits 1 s2s-ckpt ls other_length.pt
+    says "storage 0 of 1 has 8 elements, its tensor says 7"
+    exits 0 s2s-ckpt verify shared.pt
 }
 
 @test "byte objects of 64 MB in a torch archive: less than 24 MiB" {

@@ -14,94 +14,9 @@ enum {
                  * its name is that of the list and its index */
 };
 
-int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
-                      const struct ckpt_view *view)
-{
-    struct s2s_ckpt *ckpt = w->ckpt;
-    const struct ckpt_torch_store *store =
-        ckpt_find_torch_store(&w->stores, view->key, view->key_len);
-    if (!store)
-        return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
-                             ckpt_shown_len(view->key_len, 40), view->key);
-    if (store->len_bytes != view->store_len)
-        return s2s_error_set(w->err, S2S_E_FORMAT,
-                             "storage %.*s has %lld bytes, its tensor says %lld",
-                             ckpt_shown_len(view->key_len, 40), view->key,
-                             (long long)store->len_bytes, (long long)view->store_len);
-    *tensor = (struct s2s_ckpt_tensor){.name = name,
-                                       .dtype = view->dtype,
-                                       .n_dims = view->n_dims,
-                                       .shape = ckpt_arena_ints(ckpt, view->size, view->n_dims)};
-    struct ckpt_chunk chunk = {.offset = ckpt_origin,
-                               .size = tensor->shape,
-                               .stride = view->stride,
-                               .data =
-                                   store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype),
-                               .place = {.file = w->file,
-                                         .located = true,
-                                         .has_crc = store->crc != 0,
-                                         .crc = store->crc,
-                                         .store_pos = store->pos,
-                                         .store_len = store->len_bytes}};
-    ckpt_set_chunks(ckpt, tensor, &chunk, 1);
-    return 0;
-}
-
-/* Charges a name to the limit: a dict with one long key may hold a thousand references to one
- * value. */
-static int take_name(struct ckpt_torch_walk *w, size_t len)
-{
-    if (len > w->names_left)
-        return s2s_error_set(w->err, S2S_E_FORMAT,
-                             "%.60s..: names far longer than the pickle itself: a bomb",
-                             w->name.data);
-    w->names_left -= len;
-    return 0;
-}
-
-/* Adds a tensor under the current name. */
-static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *made)
-{
-    struct s2s_ckpt_tensor *tensor;
-    int rc = w->whole ? 0 : take_name(w, w->name.len);
-    if (rc == 0)
-        rc = w->whole ? ckpt_add_tensor_named(w->ckpt, &tensor, w->whole, w->name.len, w->err)
-                      : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
-    if (rc < 0)
-        return rc;
-    const char *name = tensor->name;
-    *tensor = *made;
-    tensor->name = name;
-    return 0;
-}
-
-static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
-{
-    struct s2s_ckpt_tensor made;
-    int rc = ckpt_torch_tensor(w, &made, NULL, view);
-    if (rc == 0 && w->fsdp)
-        ckpt_fsdp_take_whole(w->fsdp);
-    return rc < 0 ? rc : add_made(w, &made);
-}
-
 static const char *shown_name(const struct ckpt_torch_walk *w)
 {
     return w->name.len ? w->name.data : "tensor";
-}
-
-/* Adds the part of a tensor that this FSDP rank has. */
-static int add_part(struct ckpt_torch_walk *w, const struct ckpt_node *node)
-{
-    struct ckpt_dtensor dtensor;
-    struct s2s_ckpt_tensor made;
-    int rc = ckpt_dtensor_of(&dtensor, node, w->err);
-    if (rc == 0)
-        rc = ckpt_torch_tensor(w, &made, NULL, &dtensor.local);
-    if (rc == 0)
-        rc = ckpt_fsdp_place(w->fsdp, w->ckpt, &made, &dtensor, w->err);
-    if (rc == 0)
-        return add_made(w, &made);
-    return s2s_error_add(w->err, rc, "%s", shown_name(w));
 }
 
 /* Is it a sparse, quantized or nested tensor, or one without data? torch rebuilds them with
@@ -169,7 +84,7 @@ static bool is_lost(const struct ckpt_node *node)
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
-    int rc = take_name(w, w->name.len);
+    int rc = ckpt_torch_take_name(w, w->name.len);
     if (rc == 0 && w->fsdp && is_lost(node))
         rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
                            "%s: a tensor that is not a dense array (byte %u of the pickle) is not "
@@ -240,7 +155,7 @@ static int walk_below(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, 
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
     if (rc == 0 && key && key->kind != CKPT_STR) /* printing the key takes time even if nothing is
                                                   * below it */
-        rc = take_name(w, w->name.len - len);
+        rc = ckpt_torch_take_name(w, w->name.len - len);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
     w->whole = NULL;
@@ -315,7 +230,8 @@ static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";
     const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);
-    const int rc = key->kind == CKPT_STR ? 0 : take_name(w, n); /* a tuple may print long each time
+    const int rc =
+        key->kind == CKPT_STR ? 0 : ckpt_torch_take_name(w, n); /* a tuple may print long each time
                                                                  */
     w->name.len = len;
     if (n)
@@ -445,11 +361,13 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     if (w->left.nodes == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
     w->left.nodes--;
-    if (w->fsdp && ckpt_is_wrapped(node))
-        return add_part(w, node);
+    if (w->fsdp && ckpt_is_wrapped(node)) {
+        const int rc = ckpt_torch_add_dtensor(w, node);
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : 0;
+    }
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
-        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : ckpt_torch_add(w, &view);
     if (node->kind == CKPT_RECORD && ckpt_is(node, "argparse", "Namespace") && node->items[2] &&
         node->items[2]->kind == CKPT_DICT)
         node = node->items[2];

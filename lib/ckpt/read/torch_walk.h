@@ -1,12 +1,13 @@
 /*
- * Turns the object tree of a torch.save file into tensors and objects. read_torch.c finds the
- * storages and parses the pickle; torch_walk.c names and adds each leaf.
+ * Turns the object tree of a torch.save file into tensors and objects. read_torch.c, or
+ * read_legacy.c, finds the storages and parses the pickle; torch_walk.c names and adds each leaf.
  */
 #ifndef CKPT_TORCH_WALK_H
 #define CKPT_TORCH_WALK_H
 
 #include "lib/base/base.h"
 #include "lib/ckpt/pickle/view.h"
+#include "lib/ckpt/read/legacy_stores.h"
 #include "lib/ckpt/read/read_internal.h"
 #include "lib/ckpt/read/torch_stores.h"
 
@@ -14,6 +15,8 @@ struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
     struct ckpt_torch_stores stores;
+    bool is_legacy; /* the storages are these: */
+    struct ckpt_legacy_stores legacy;
     /* A pickle can refer to one value many times, so that a small file describes something huge.
      * Limits for the whole file: */
     struct ckpt_json_left left;  /* values and strings converted to JSON */
@@ -37,9 +40,16 @@ bool ckpt_torch_has_parts(const struct ckpt_node *node);
  * tensors or objects of one name are refused elsewhere.) */
 int ckpt_torch_check_keys(const struct ckpt_node *dict, struct s2s_error *err);
 /* Sets *tensor to what a view describes, without adding it to the checkpoint. name is kept. FORMAT:
- * its storage is not in the file, or has another size. */
+ * its storage is not in the file, or has another size. (torch_add.c) */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view);
+/* Charges a name to the limit: a dict with one long key may hold a thousand references to one
+ * value. FORMAT. */
+int ckpt_torch_take_name(struct ckpt_torch_walk *w, size_t len);
+/* Add a tensor, or the part of one that this FSDP rank has, under the current name. FORMAT,
+ * UNSUPPORTED, SHAPE. */
+int ckpt_torch_add(struct ckpt_torch_walk *w, const struct ckpt_view *view);
+int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *node);
 /*
  * Reads the optimizer of a Megatron rank, the tensors of whose model are those of the checkpoint
  * from index n_before on (not sorted yet). Adds its tensors to ckpt->states and itself to
@@ -50,14 +60,19 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
 int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
                              const char *folder, size_t n_before);
 /*
- * Adds everything below root to w->ckpt: tensors as tensors, all else as objects, named by the path
- * of keys. Contents of a pickled nn.Module get the names of its state_dict; tensors in objects of
- * other classes are named by the attributes that lead to them. A tensor that is not a dense array
- * (sparse, quantized, one rank's shard) becomes an object marked as lost, with a warning. FORMAT,
- * UNSUPPORTED. Before, the checkpoint has taken the names of the pickle.
+ * Adds everything below root to w->ckpt: tensors as tensors, all else as objects,
+ * named by the path of keys. Contents of a pickled nn.Module get the names of its state_dict;
+ * tensors in objects of other classes are named by the attributes that lead to them. A tensor that
+ * is not a dense array (sparse, quantized, one rank's shard) becomes an object marked as lost, with
+ * a warning. FORMAT, UNSUPPORTED. Before, the checkpoint has taken the names of the pickle.
  */
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source);
+
+/* Reads `len` bytes of a file in the format before torch 1.6. FORMAT, TRUNCATED, UNSUPPORTED,
+ * VERSION, IO. (read_legacy.c) */
+int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source,
+                           int fd, int64_t len);
 
 /* What ckpt_torch_walk will put before the keys of a dict to which keys [n] seem to lead. */
 void ckpt_torch_prefix(struct s2s_buf *prefix, const struct ckpt_torch_source *source,

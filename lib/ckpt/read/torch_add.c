@@ -1,0 +1,101 @@
+/* Adds the tensors of a torch.save file to the checkpoint. */
+#include "lib/ckpt/pickle/dtensor.h"
+#include "lib/ckpt/read/fsdp_place.h"
+#include "lib/ckpt/read/torch_walk.h"
+
+/* own: memory for it, if need be */
+static const struct ckpt_torch_store *find_store(struct ckpt_torch_walk *w,
+                                                 struct ckpt_torch_store *own,
+                                                 const struct ckpt_view *view)
+{
+    if (!w->is_legacy)
+        return ckpt_find_torch_store(&w->stores, view->key, view->key_len);
+    const struct ckpt_legacy_store *store =
+        ckpt_find_legacy_store(&w->legacy, view->key, view->key_len);
+    if (!store || !store->is_listed)
+        return NULL;
+    /* that it is as long as its tensors say was checked */
+    *own = (struct ckpt_torch_store){.pos = (int64_t)store->pos_or_numel,
+                                     .len_bytes = view->store_len};
+    return own;
+}
+
+int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
+                      const struct ckpt_view *view)
+{
+    struct s2s_ckpt *ckpt = w->ckpt;
+    struct ckpt_torch_store own;
+    const struct ckpt_torch_store *store = find_store(w, &own, view);
+    if (!store)
+        return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
+                             ckpt_shown_len(view->key_len, 40), view->key);
+    if (store->len_bytes != view->store_len)
+        return s2s_error_set(w->err, S2S_E_FORMAT,
+                             "storage %.*s has %lld bytes, its tensor says %lld",
+                             ckpt_shown_len(view->key_len, 40), view->key,
+                             (long long)store->len_bytes, (long long)view->store_len);
+    *tensor = (struct s2s_ckpt_tensor){.name = name,
+                                       .dtype = view->dtype,
+                                       .n_dims = view->n_dims,
+                                       .shape = ckpt_arena_ints(ckpt, view->size, view->n_dims)};
+    struct ckpt_chunk chunk = {.offset = ckpt_origin,
+                               .size = tensor->shape,
+                               .stride = view->stride,
+                               .data =
+                                   store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype),
+                               .place = {.file = w->file,
+                                         .located = true,
+                                         .has_crc = store->crc != 0,
+                                         .crc = store->crc,
+                                         .store_pos = store->pos,
+                                         .store_len = store->len_bytes}};
+    ckpt_set_chunks(ckpt, tensor, &chunk, 1);
+    return 0;
+}
+
+int ckpt_torch_take_name(struct ckpt_torch_walk *w, size_t len)
+{
+    if (len > w->names_left)
+        return s2s_error_set(w->err, S2S_E_FORMAT,
+                             "%.60s..: names far longer than the pickle itself: a bomb",
+                             w->name.data);
+    w->names_left -= len;
+    return 0;
+}
+
+/* Adds a tensor under the current name. */
+static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *made)
+{
+    struct s2s_ckpt_tensor *tensor;
+    int rc = w->whole ? 0 : ckpt_torch_take_name(w, w->name.len);
+    if (rc == 0)
+        rc = w->whole ? ckpt_add_tensor_named(w->ckpt, &tensor, w->whole, w->name.len, w->err)
+                      : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
+    if (rc < 0)
+        return rc;
+    const char *name = tensor->name;
+    *tensor = *made;
+    tensor->name = name;
+    return 0;
+}
+
+int ckpt_torch_add(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+{
+    struct s2s_ckpt_tensor made;
+    int rc = ckpt_torch_tensor(w, &made, NULL, view);
+    if (rc == 0 && w->fsdp)
+        ckpt_fsdp_take_whole(w->fsdp);
+    return rc < 0 ? rc : add_made(w, &made);
+}
+
+int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *node)
+{
+    struct ckpt_dtensor dtensor;
+    struct s2s_ckpt_tensor made;
+    int rc = ckpt_dtensor_of(&dtensor, node, w->err);
+    if (rc == 0)
+        rc = ckpt_torch_tensor(w, &made, NULL, &dtensor.local);
+    if (rc == 0)
+        rc = ckpt_fsdp_place(w->fsdp, w->ckpt, &made, &dtensor, w->err);
+    return rc < 0 ? rc : add_made(w, &made);
+}

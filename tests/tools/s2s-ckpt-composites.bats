@@ -155,6 +155,26 @@ st.rename("ab.safetensors", "salm.safetensors", lambda k: k, {"perception.proj.w
 PY
 }
 
+@test "a speech model's folder says by llm/config.json how Megatron has its language model" {
+    write_salm
+    model=$ROOT/tests/oracle/models/llama_gqa_untied
+    s2s-ckpt convert -q --to hf salm.safetensors hf
+    cp "$model/config.json" hf/llm
+    echo '{"version": "1.0"}' >hf/llm/tokenizer.json
+    exits 0 s2s-ckpt convert -q --to torch_dist hf kept
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama hf/llm want
+    for from in hf kept; do
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --part llm $from llm-$from
+        exits 0 s2s-ckpt diff want llm-$from
+        same want/iter_0000001/common.pt llm-$from/iter_0000001/common.pt
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map salm_megatron $from all-$from
+        s2s-ckpt ls all-$from | grep -q "^llm.decoder.layers.self_attention.linear_qkv.weight"
+        exits 0 s2s-ckpt convert -q --strict --to hf all-$from back-$from
+        exits 0 s2s-ckpt diff hf back-$from
+        same hf/llm/tokenizer.json back-$from/llm/tokenizer.json
+    done
+}
+
 @test "NeMo's SALM becomes encoder/, llm/ and projection.safetensors, and its names come back" {
     write_salm
     exits 0 s2s-ckpt convert -v --strict --to hf salm.safetensors model

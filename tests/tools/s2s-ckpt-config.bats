@@ -1271,3 +1271,18 @@ EOF
     exits 0 s2s-ckpt convert --to hf known again
     says_not "no map"
 }
+
+@test "a torch_dist folder with Hugging Face's names keeps the config.json and tokenizer that its way to Megatron's names needs" {
+    mkdir model
+    cp "$MODELS/llama_gqa_tied/model.safetensors" "$MODELS/llama_gqa_tied/config.json" model
+    echo '{"version": "1.0"}' >model/tokenizer.json
+    exits 0 s2s-ckpt convert -q --to torch_dist model kept
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama model want
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama kept got
+    same want/iter_0000001/common.pt got/iter_0000001/common.pt
+    exits 0 s2s-ckpt diff want got
+    # also with a configuration of the user's
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config model/config.json kept given
+    exits 0 s2s-ckpt convert -q --to hf given back
+    same model/tokenizer.json back/tokenizer.json
+}

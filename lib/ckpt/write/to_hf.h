@@ -47,8 +47,12 @@ int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ck
                  struct s2s_error *err);
 void s2s_hf_release(struct s2s_hf_output *out);
 
-/* Makes a common state for torch_dist from the small files of a Hugging Face folder
- * (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL after a failure. */
+/* The JSON file at this path of a Hugging Face folder, as the common state of a torch_dist folder
+ * keeps it. Gives a reference; NULL: there is none. */
+json_t *s2s_hf_kept_config(struct s2s_ckpt *ckpt, const char *path);
+/* Makes a common state for torch_dist from the small files of a Hugging Face folder, or from those
+ * that such a common state keeps (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL
+ * after a failure. */
 int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 #endif

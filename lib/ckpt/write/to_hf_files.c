@@ -340,13 +340,28 @@ static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
     return is_nemo;
 }
 
+json_t *s2s_hf_kept_config(struct s2s_ckpt *ckpt, const char *path)
+{
+    struct s2s_hf_output out = {.n_parts = 0};
+    const struct ckpt_side_file *file = NULL;
+    json_t *config = NULL;
+    if (files_of_common(&out, ckpt, NULL, NULL) == 0)
+        file = ckpt_side_find(&out.files, path);
+    if (file)
+        config = s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL);
+    s2s_hf_release(&out);
+    return config;
+}
+
 int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_hf_output out = {.n_parts = 0};
     *common = json_pack("{s:I, s:f}", "iteration",
                         (json_int_t)(ckpt->iteration < 0 ? S2S_DIST_UNKNOWN : ckpt->iteration),
                         "checkpoint_version", 3.0);
-    int rc = files_of_source(&out, ckpt, NULL, err);
+    int rc = files_of_common(&out, ckpt, NULL, err);
+    if (rc == 0)
+        rc = files_of_source(&out, ckpt, NULL, err);
     if (rc == 0)
         rc = files_of_trainer(&out, ckpt, NULL, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && s2s_is_there(ckpt->dir_fd, "llm_backbone"))

@@ -185,6 +185,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->rank_states);
     free(ckpt->states);
     free(ckpt->copies);
+    free(ckpt->rank_places);
     ckpt_arena_release(ckpt);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
     ckpt->common = ckpt->run_args = ckpt->rank_values = NULL;
@@ -195,6 +196,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->rank_states = NULL;
     ckpt->states = NULL;
     ckpt->copies = NULL;
+    ckpt->rank_places = NULL;
     ckpt->n_members = ckpt->n_tensors = ckpt->n_objects = 0;
     ckpt->n_rank_states = ckpt->n_states = ckpt->n_copies = 0;
 }
@@ -259,9 +261,9 @@ static int compare_name(const struct s2s_ckpt_tensor *tensor, const char *name, 
     return order ? order : tensor->name[len] != 0;
 }
 
-/* The name of one of n sorted tensors that equals this one, mostly at *expected; NULL: none. */
-static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, size_t *expected,
-                             const char *name, size_t len)
+/* The one of n sorted tensors with this name, mostly at *expected; NULL: none. */
+static const struct s2s_ckpt_tensor *find_name(const struct s2s_ckpt_tensor *tensors, size_t n,
+                                               size_t *expected, const char *name, size_t len)
 {
     size_t low = 0, high = n, at = *expected;
     while (low < high) {
@@ -270,7 +272,7 @@ static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, si
         const int order = compare_name(&tensors[at], name, len);
         if (order == 0) {
             *expected = at + 1;
-            return tensors[at].name;
+            return &tensors[at];
         }
         if (order < 0)
             low = at + 1;
@@ -280,18 +282,24 @@ static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, si
     return NULL;
 }
 
+const struct s2s_ckpt_tensor *ckpt_sorted_tensor(struct s2s_ckpt *ckpt, const char *name,
+                                                 size_t len)
+{
+    return ckpt->n_sorted ? find_name(ckpt->tensors + ckpt->first_sorted, ckpt->n_sorted,
+                                      &ckpt->sorted_idx, name, len)
+                          : NULL;
+}
+
 /* Checkpoints that are compared have the same names, mostly in the same order, and so have files of
  * several ranks. */
 const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
 {
     const struct s2s_ckpt *like = ckpt->like;
-    const char *known = NULL;
-    if (like)
-        known = same_name(like->tensors, like->n_tensors, &ckpt->like_idx, name, len);
-    if (!known && ckpt->n_sorted)
-        known = same_name(ckpt->tensors + ckpt->first_sorted, ckpt->n_sorted, &ckpt->sorted_idx,
-                          name, len);
-    return known;
+    const struct s2s_ckpt_tensor *known =
+        like ? find_name(like->tensors, like->n_tensors, &ckpt->like_idx, name, len) : NULL;
+    if (!known)
+        known = ckpt_sorted_tensor(ckpt, name, len);
+    return known ? known->name : NULL;
 }
 
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,

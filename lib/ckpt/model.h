@@ -88,10 +88,11 @@ struct ckpt_rank_state {
     json_t *parts;   /* an array: the non-tensor part of each optimizer's dict */
 };
 
-/* What a rank has of a tensor, and what another one has that must be the same; both as tensors of
- * their own. */
+/* What a rank has of a tensor, as one of its own, which must be the same as a chunk of the tensor
+ * of that name. */
 struct ckpt_copy {
-    struct s2s_ckpt_tensor first, copy;
+    struct s2s_ckpt_tensor copy;
+    uint32_t chunk;
 };
 
 struct s2s_ckpt {
@@ -149,8 +150,9 @@ struct s2s_ckpt {
     size_t n_rank_states, cap_rank_states;
     struct ckpt_copy *copies; /* of FSDP ranks: only `verify` reads them */
     size_t n_copies, cap_copies;
-    size_t n_left_values;         /* values of rank files with tensors that are not read */
-    size_t n_left_states;         /* rank folders whose optimizer is not among the tensors */
+    struct ckpt_location *rank_places; /* NULL, or memory of the places of FSDP ranks' chunks */
+    size_t n_left_values;              /* values of rank files with tensors that are not read */
+    size_t n_left_states;              /* rank folders whose optimizer is not among the tensors */
     json_t *rank_values;          /* NULL, or how many merged rank folders had a value, by name */
     struct ckpt_reduced *reduced; /* NULL, or the compact form of s2s_ckpt_reduce */
 };
@@ -211,6 +213,9 @@ int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor
                           size_t len, struct s2s_error *err);
 /* A name like this in a checkpoint whose names are shared, as lasting as ours; NULL: none. */
 const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len);
+/* The tensor of this name among our n_sorted; NULL: none. */
+const struct s2s_ckpt_tensor *ckpt_sorted_tensor(struct s2s_ckpt *ckpt, const char *name,
+                                                 size_t len);
 /* Adds an object likewise; name is copied. */
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
                     size_t len, struct s2s_error *err);

@@ -78,7 +78,7 @@ static bool is_pair(const struct pickle_machine *m, size_t at)
         return false;
     const struct ckpt_node *key = m->stack[at], *value = m->stack[at + 1];
     return key->kind == CKPT_STR && key->len && key->len <= MAX_KEY &&
-           (value->kind == CKPT_TENSOR || ckpt_view_is_plain(value));
+           (value->kind == CKPT_TENSOR || ckpt_pickle_may_pack(m, value));
 }
 
 /*
@@ -144,10 +144,10 @@ static bool pack_tensor(struct pickle_machine *m, struct ckpt_node *value, struc
 {
     s2s_buf_clear(out);
     /* what the memo refers to must not stay as large as it is */
-    if (value->in_memo && value->kind == CKPT_RECORD && !ckpt_view_pack(value, &m->out->kept))
+    if (value->in_memo && value->kind == CKPT_RECORD && !ckpt_pickle_pack(m, value))
         return false;
     if (value->kind == CKPT_RECORD)
-        return ckpt_view_put(out, value);
+        return ckpt_pickle_put_tensor(m, out, value);
     s2s_buf_add(out, value->text, value->len);
     return true;
 }

@@ -6,7 +6,6 @@
 #include "lib/ckpt/names.h"
 #include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/pairs.h"
-#include "lib/ckpt/pickle/view.h"
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
@@ -28,6 +27,7 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
     s2s_blocks_release(&pickle->kept);
     s2s_blocks_release(&pickle->names);
     s2s_buf_release(&pickle->opaque);
+    free(pickle->meshes);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
 
@@ -247,35 +247,11 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
-/* A copy of a node in memory that is never moved; other references to the original stay valid. */
-static struct ckpt_node *keep_node(struct pickle_machine *m, const struct ckpt_node *node)
-{
-    struct ckpt_node *kept = s2s_blocks_alloc(&m->out->kept, sizeof *kept);
-    *kept = *node;
-    kept->is_kept = true;
-    return kept;
-}
-
-/* Packs a tensor and its name into memory that is never moved: large pickles consist of these, and
- * a collection would have them in memory twice. */
-static void pack(struct pickle_machine *m, struct ckpt_node **key, struct ckpt_node **value)
-{
-    if ((*value)->kind == CKPT_RECORD && ckpt_view_pack(*value, &m->out->kept)) {
-        m->n_packed++;
-        *value = keep_node(m, *value);
-    }
-    if ((*value)->kind == CKPT_TENSOR && key && (*key)->kind == CKPT_STR && !(*key)->opaque) {
-        (*key)->text = s2s_blocks_text(&m->out->names, (*key)->text, (*key)->len);
-        (*key)->opaque = true;
-        *key = keep_node(m, *key);
-    }
-}
-
 /* Offers a value (width 1) or a key and value to the taker; 0: it is to be added here. */
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
     if (m->packs)
-        pack(m, width == 2 ? &item[0] : NULL, &item[width - 1]);
+        ckpt_pickle_pack_item(m, width == 2 ? &item[0] : NULL, &item[width - 1]);
     if (m->packs || !m->taker)
         return 0;
     return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
@@ -551,6 +527,7 @@ static int run_machine(struct pickle_machine *m)
     s2s_buf_release(&m->name);
     s2s_buf_release(&m->packed[0]);
     s2s_buf_release(&m->packed[1]);
+    s2s_buf_release(&m->alone);
     if (rc < 0)
         ckpt_pickle_release(m->out);
     return rc;

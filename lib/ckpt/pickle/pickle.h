@@ -83,6 +83,8 @@ struct ckpt_pickle {
     /* Memory that is never moved: packed tensors, and the keys of those in dicts, or longer names
      * that end in them. To let these outlive the pickle, take all of names (s2s_blocks_take). */
     struct s2s_blocks kept, names;
+    struct ckpt_node **meshes; /* of packed DTensors (dtensor.h) */
+    size_t n_meshes, cap_meshes;
 };
 
 /*
@@ -116,6 +118,7 @@ struct ckpt_pickle_taker {
     void (*prefix)(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys, int n);
     /* Returns a text like name [len] that will last, so that none is kept; NULL: there is none. */
     const char *(*known)(void *ctx, const char *name, size_t len);
+    bool packs_dtensors; /* DTensors become CKPT_TENSOR, too; ckpt_is_wrapped is true of these */
 };
 /*
  * The same for a pickle of at most len bytes at offset pos of a file, with only part of it in

@@ -66,6 +66,7 @@ struct pickle_machine {
     size_t collect_at;  /* garbage-collect when nodes and strings exceed this many bytes */
     size_t n_packed;    /* tensors packed since the last collection */
     struct s2s_buf run, name, packed[2]; /* for ckpt_pickle_add_pairs */
+    struct s2s_buf alone;                /* for ckpt_pickle_pack */
     int64_t n_taken;                     /* values that CKPT_TAKEN nodes stand for */
     size_t n_forgotten;                  /* fetches of dropped values */
     bool left_forgotten;                 /* a dropped value is in the final tree */
@@ -121,6 +122,21 @@ bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, s
 /* Garbage collection: copies all nodes still in use into new memory and frees the old. Returns
  * whether a CKPT_FORGOTTEN is in use. */
 bool ckpt_pickle_collect(struct pickle_machine *m);
+
+/* ---- packing of tensors, which large pickles consist of (pickle_pack.c) ---- */
+
+/* Is it the record of a tensor that seems to be one for packing? */
+bool ckpt_pickle_may_pack(const struct pickle_machine *m, const struct ckpt_node *node);
+/* Appends it, packed; false: it is not as plain as it seemed. */
+bool ckpt_pickle_put_tensor(struct pickle_machine *m, struct s2s_buf *out,
+                            const struct ckpt_node *node);
+/* Turns the record into a CKPT_TENSOR, which takes a tenth of the memory, and less than a hundredth
+ * for a DTensor. false: unchanged. */
+bool ckpt_pickle_pack(struct pickle_machine *m, struct ckpt_node *node);
+/* Packs the value of a list (key NULL) or dict, if it is a tensor, and its key, into memory that is
+ * never moved. */
+void ckpt_pickle_pack_item(struct pickle_machine *m, struct ckpt_node **key,
+                           struct ckpt_node **value);
 
 /* Consumes a little-endian number of n_bytes bytes and calls op with it. */
 int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,

@@ -394,6 +394,7 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     move_all(&c, &known->none, 1);
     move_all(&c, known->truth, 2);
     move_all(&c, &known->empty, 1);
+    move_all(&c, m->out->meshes, m->out->n_meshes);
     move_all(&c, &m->getattr.node, 1);
     move_all(&c, &m->or.node, 1);
     known->forgotten = NULL;

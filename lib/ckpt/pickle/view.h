@@ -26,17 +26,20 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
  * UNSUPPORTED: a tensor that cannot be read. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 
-/* ---- packed tensors ---- */
+/* ---- packed tensors: the text of a CKPT_TENSOR ---- */
 
-enum { CKPT_MAX_PACKED = 512 };
+enum { CKPT_MAX_PACKED = 768 };
 /* Is it the record of a plain tensor, by its arguments? */
 bool ckpt_view_is_plain(const struct ckpt_node *node);
-/* Appends such a tensor, packed, as a CKPT_TENSOR's text is; false: it cannot be read, is empty, or
- * has a storage with a long name. */
+/* Appends such a tensor, packed. false: it cannot be read, is empty, or has a storage with a long
+ * name. */
 bool ckpt_view_put(struct s2s_buf *out, const struct ckpt_node *node);
-/* Turns the record of a plain tensor into a CKPT_TENSOR, packed in `kept`, which takes a tenth of
- * the memory. false: another kind of record; unchanged. */
-bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept);
+/* Appends a view, with up to 255 bytes that ckpt_view_more gives back. false: its storage has a
+ * long name. */
+bool ckpt_view_put_more(struct s2s_buf *out, const struct ckpt_view *view, bool requires_grad,
+                        const struct s2s_buf *more);
+/* Those bytes of a CKPT_TENSOR; NULL: none. */
+const char *ckpt_view_more(const struct ckpt_node *packed);
 /* The arguments of the record that a CKPT_TENSOR was made of. Gives a reference. */
 json_t *ckpt_view_args(const struct ckpt_node *packed);
 

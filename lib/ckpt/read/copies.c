@@ -29,20 +29,40 @@ static const char *file_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_te
     return ckpt->files[ckpt_place_at(tensor, 0)->file].name;
 }
 
+/* A chunk of a tensor, as one of its own. */
+static struct s2s_ckpt_tensor alone(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *whole,
+                                    size_t k)
+{
+    struct s2s_ckpt_tensor tensor = *whole;
+    struct ckpt_chunk chunk = ckpt_chunk_at(whole, k);
+    chunk.offset = ckpt_origin;
+    tensor.shape = ckpt_arena_ints(ckpt, chunk.size, (size_t)whole->n_dims);
+    ckpt_set_chunks(ckpt, &tensor, &chunk, 1);
+    return tensor;
+}
+
+/* Is the copy the same as its chunk of `whole`, and undamaged? */
+static int verify_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *whole,
+                       const struct ckpt_copy *of, struct s2s_error *err)
+{
+    const struct s2s_ckpt_tensor first = alone(ckpt, whole, of->chunk);
+    bool same = true;
+    int rc = ckpt_same_bytes(ckpt, &first, &of->copy, &same, err);
+    if (rc == 0 && !same)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s and %s have copies of it that differ",
+                           file_of(ckpt, &first), file_of(ckpt, &of->copy));
+    return rc < 0 ? ckpt_at_name(ckpt, whole->name, rc, err) : 0;
+}
+
 int s2s_ckpt_verify_copies(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < ckpt->n_copies; i++) {
-        const struct s2s_ckpt_tensor *first = &ckpt->copies[i].first, *copy = &ckpt->copies[i].copy;
-        bool same = true;
-        if ((rc = s2s_ckpt_verify_tensor(ckpt, copy, err)) < 0)
-            return rc;
-        rc = ckpt_same_bytes(ckpt, first, copy, &same, err);
-        if (rc == 0 && !same)
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s and %s have copies of it that differ",
-                               file_of(ckpt, first), file_of(ckpt, copy));
-        if (rc < 0)
-            rc = ckpt_at_name(ckpt, first->name, rc, err);
+        const struct ckpt_copy *of = &ckpt->copies[i];
+        const struct s2s_ckpt_tensor *whole = s2s_ckpt_find(ckpt, of->copy.name);
+        rc = s2s_ckpt_verify_tensor(ckpt, &of->copy, err);
+        if (rc == 0 && whole)
+            rc = verify_copy(ckpt, whole, of, err);
     }
     return rc;
 }

@@ -11,29 +11,15 @@
 
 enum { MAX_RANKS = 1 << 16 };
 
-/* A tensor in the file of one rank. */
-struct piece {
-    struct s2s_ckpt_tensor tensor; /* of the whole tensor's shape, with one chunk */
-    struct ckpt_fsdp_cut cut;
-    int64_t rank;
-};
-
 struct fsdp {
     struct s2s_ckpt *ckpt;
     int64_t n_ranks;
-    struct piece *pieces; /* of all ranks */
-    size_t n_pieces, cap_pieces;
+    struct ckpt_fsdp parts;
     size_t n_objects; /* of the first rank */
     struct s2s_error *err;
 };
 
 /* ---- files ---- */
-
-/* Gives: free. */
-static char *name_of(int64_t n_ranks, int64_t rank)
-{
-    return s2s_xasprintf(CKPT_FSDP_RANK "%lld_rank_%lld.pt", (long long)n_ranks, (long long)rank);
-}
 
 /* Splits the name of a rank's file, exactly as trainers write it. */
 static bool parse_name(const char *name, int64_t *n_ranks, int64_t *rank)
@@ -48,7 +34,7 @@ static bool parse_name(const char *name, int64_t *n_ranks, int64_t *rank)
               s2s_parse_i64(rank, r_text, 0, *n_ranks - 1, NULL) == 0;
     free(n_text);
     free(r_text);
-    char *again = is ? name_of(*n_ranks, *rank) : NULL;
+    char *again = is ? ckpt_fsdp_name(*n_ranks, *rank) : NULL;
     is = again && strcmp(again, name) == 0;
     free(again);
     return is;
@@ -79,7 +65,7 @@ static int count_ranks(struct fsdp *f, char **names, size_t n)
         n_found++;
     }
     for (rank = 0; n_found < (size_t)f->n_ranks; rank++) {
-        char *name = name_of(f->n_ranks, rank);
+        char *name = ckpt_fsdp_name(f->n_ranks, rank);
         const bool is = s2s_is_there(f->ckpt->dir_fd, name);
         int rc = is ? 0
                     : s2s_error_set(f->err, S2S_E_NOTFOUND,
@@ -139,165 +125,202 @@ static int compare_objects(struct fsdp *f, const char *file)
         json_decref(all[--f->ckpt->n_objects].value);
     if (same)
         return 0;
-    char *first = name_of(f->n_ranks, 0);
+    char *first = ckpt_fsdp_name(f->n_ranks, 0);
     int rc = s2s_error_set(f->err, S2S_E_FORMAT,
                            "the values beside tensors are not the same in %s and %s", first, file);
     free(first);
     return rc;
 }
 
-static int read_rank(struct fsdp *f, const char *name, int64_t rank)
+/* Sorts the first rank's tensors, so that those of the others find theirs. */
+static int sort_tensors(struct fsdp *f)
 {
     struct s2s_ckpt *ckpt = f->ckpt;
-    const size_t had = ckpt->name_bytes;
-    struct ckpt_fsdp_file file = {.rank = rank, .n_ranks = f->n_ranks};
+    if (ckpt->n_tensors)
+        s2s_sort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+    for (size_t i = 1; i < ckpt->n_tensors; i++)
+        if (strcmp(ckpt->tensors[i - 1].name, ckpt->tensors[i].name) == 0)
+            return ckpt_fsdp_differ(&f->parts, S2S_E_FORMAT, "%s is there twice, in %s", 0, 0,
+                                    ckpt->tensors[i].name, f->err);
+    ckpt->first_sorted = ckpt->sorted_idx = 0;
+    ckpt->n_sorted = ckpt->n_tensors;
+    return 0;
+}
+
+/* Has this rank all tensors of the first? */
+static int check_all(struct fsdp *f)
+{
+    const struct ckpt_fsdp *parts = &f->parts;
+    const size_t n = f->ckpt->n_tensors;
+    size_t i = 0;
+    if (parts->n_put == n)
+        return 0;
+    while (parts->places[i * parts->n_columns + (size_t)parts->rank].file >= 0)
+        i++;
+    return ckpt_fsdp_differ(parts, S2S_E_NOTFOUND, "%s is in %s and not in %s", 0, parts->rank,
+                            f->ckpt->tensors[i].name, f->err);
+}
+
+static int read_rank(struct fsdp *f, const char *name, int64_t rank)
+{
+    const size_t had = f->ckpt->name_bytes;
     const struct ckpt_torch_source source = {
-        .file = name, .prefix = "", .len_bytes = -1, .fsdp = &file};
-    int rc = ckpt_read_torch(ckpt, &source, f->err);
-    for (size_t i = 0; rc == 0 && i < ckpt->n_tensors; i++) {
-        s2s_grow(&f->pieces, f->n_pieces, &f->cap_pieces, sizeof *f->pieces);
-        f->pieces[f->n_pieces++] = (struct piece){ckpt->tensors[i], file.cuts[i], rank};
+        .file = name, .prefix = "", .len_bytes = -1, .fsdp = &f->parts};
+    ckpt_fsdp_begin(&f->parts, rank);
+    int rc = ckpt_read_torch(f->ckpt, &source, f->err);
+    if (rc < 0)
+        return rc;
+    if (rank == 0) {
+        f->n_objects = f->ckpt->n_objects;
+        return sort_tensors(f);
     }
-    ckpt->n_tensors = 0;
-    ckpt_fsdp_release(&file);
-    if (rc == 0 && rank == 0)
-        f->n_objects = ckpt->n_objects;
-    else if (rc == 0)
+    rc = check_all(f);
+    if (rc == 0)
         rc = compare_objects(f, name);
-    if (rank)
-        ckpt->name_bytes = had; /* they are the same names */
+    f->ckpt->name_bytes = had; /* they are the same names */
     return rc;
 }
 
 /* ---- tensors ---- */
 
-static int by_name(const void *a, const void *b)
-{
-    const struct piece *x = a, *y = b;
-    const int order = strcmp(x->tensor.name, y->tensor.name);
-    return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
-}
+/* What a rank has of a tensor. */
+struct piece {
+    struct ckpt_chunk chunk;
+    int n_dims;
+};
 
-/* By where they begin; copies in the order of their ranks, parts without elements last. */
+/* By where they begin, parts without elements last. */
 static int by_offset(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
-    const struct ckpt_chunk p = ckpt_chunk_at(&x->tensor, 0), q = ckpt_chunk_at(&y->tensor, 0);
-    const bool empty = ckpt_box_numel(p.size, x->tensor.n_dims) == 0;
-    if (empty != (ckpt_box_numel(q.size, y->tensor.n_dims) == 0))
+    const bool empty = ckpt_box_numel(x->chunk.size, x->n_dims) == 0;
+    if (empty != (ckpt_box_numel(y->chunk.size, y->n_dims) == 0))
         return empty ? 1 : -1;
-    for (int d = 0; d < x->tensor.n_dims; d++)
-        if (p.offset[d] != q.offset[d])
-            return p.offset[d] < q.offset[d] ? -1 : 1;
-    return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-/* Sets an error that names a tensor and the files of two ranks. */
-static int differ(const struct fsdp *f, enum s2s_errc code, const char *format, int64_t a,
-                  int64_t b, const char *tensor)
-{
-    char *first = name_of(f->n_ranks, a), *second = name_of(f->n_ranks, b);
-    int rc = s2s_error_set(f->err, code, format, tensor, first, second);
-    free(first);
-    free(second);
-    return rc;
-}
-
-/* Has each rank the tensor once, of the same shape and dtype, cut in the same way? */
-static int check_ranks(const struct fsdp *f, const struct piece *pieces, size_t n)
-{
-    const struct s2s_ckpt_tensor *first = &pieces->tensor;
-    for (size_t i = 0; i < n || i < (size_t)f->n_ranks; i++) {
-        const int64_t rank = (int64_t)i;
-        if (i < n && i && pieces[i].rank == pieces[i - 1].rank)
-            return differ(f, S2S_E_FORMAT, "%s is there twice, in %s", rank - 1, rank, first->name);
-        if (i >= n || pieces[i].rank != rank)
-            return differ(f, S2S_E_NOTFOUND, "%s is in %s and not in %s", pieces->rank, rank,
-                          first->name);
-        const struct s2s_ckpt_tensor *t = &pieces[i].tensor;
-        if (t->dtype != first->dtype ||
-            !ckpt_same_shape(t->shape, t->n_dims, first->shape, first->n_dims))
-            return differ(f, S2S_E_SHAPE, "%s has other shapes or dtypes in %s and %s", 0, rank,
-                          first->name);
-        if (!ckpt_fsdp_same_cut(&pieces->cut, &pieces[i].cut, f->n_ranks))
-            return differ(f, S2S_E_FORMAT, "%s is cut by other meshes or placements in %s and %s",
-                          0, rank, first->name);
-    }
+    for (int d = 0; d < x->n_dims; d++)
+        if (x->chunk.offset[d] != y->chunk.offset[d])
+            return x->chunk.offset[d] < y->chunk.offset[d] ? -1 : 1;
     return 0;
 }
 
-/* What the piece has, as a tensor of its own. */
-static struct s2s_ckpt_tensor alone(struct fsdp *f, const struct piece *piece)
+/* Sets pieces to what the ranks have of tensor idx; *odd: the next of f->parts.odd. */
+static void find_pieces(const struct fsdp *f, struct piece *pieces, int64_t *boxes, size_t idx,
+                        size_t *odd)
 {
-    struct s2s_ckpt_tensor tensor = piece->tensor;
-    struct ckpt_chunk chunk = ckpt_chunk_at(&tensor, 0);
-    chunk.offset = ckpt_origin;
-    tensor.shape = ckpt_arena_ints(f->ckpt, chunk.size, (size_t)tensor.n_dims);
-    ckpt_set_chunks(f->ckpt, &tensor, &chunk, 1);
-    return tensor;
-}
-
-static void add_copy(struct fsdp *f, const struct piece *first, const struct piece *copy)
-{
-    struct s2s_ckpt *ckpt = f->ckpt;
-    s2s_grow(&ckpt->copies, ckpt->n_copies, &ckpt->cap_copies, sizeof *ckpt->copies);
-    ckpt->copies[ckpt->n_copies++] = (struct ckpt_copy){alone(f, first), alone(f, copy)};
-}
-
-/* Joins the pieces of one tensor; chunks is scratch space for theirs. */
-static int join(struct fsdp *f, struct piece *pieces, size_t n, struct ckpt_chunk *chunks)
-{
-    struct s2s_ckpt *ckpt = f->ckpt;
-    size_t n_chunks = 0, last = 0;
-    int rc = check_ranks(f, pieces, n);
-    if (rc < 0)
-        return rc;
-    s2s_sort(pieces, n, sizeof *pieces, by_offset);
-    for (size_t i = 0; i < n; i++) {
-        const struct ckpt_chunk chunk = ckpt_chunk_at(&pieces[i].tensor, 0);
-        const int n_dims = pieces[i].tensor.n_dims;
-        const bool empty = ckpt_box_numel(chunk.size, n_dims) == 0;
-        if (i && empty)
-            continue;
-        if (i && ckpt_same_shape(chunk.offset, n_dims, chunks[n_chunks - 1].offset, n_dims)) {
-            add_copy(f, &pieces[last], &pieces[i]);
-            continue;
-        }
-        last = i;
-        chunks[n_chunks++] = chunk;
+    const struct ckpt_fsdp *parts = &f->parts;
+    const struct s2s_ckpt_tensor *tensor = &f->ckpt->tensors[idx];
+    const int n = tensor->n_dims;
+    ckpt_fsdp_boxes(parts, tensor, boxes);
+    pieces->chunk = ckpt_chunk_at(tensor, 0);
+    for (int64_t r = 1; r < f->n_ranks; r++) {
+        const struct ckpt_location place = parts->places[idx * parts->n_columns + (size_t)r];
+        pieces[r].chunk = (struct ckpt_chunk){.data = place.store_pos, .place = place};
     }
-    struct s2s_ckpt_tensor whole = pieces->tensor;
-    if (s2s_ckpt_numel(&whole) == 0) { /* no part has an element */
-        chunks->offset = ckpt_origin;
-        chunks->size = whole.shape;
-        chunks->stride = NULL;
+    for (; *odd < parts->n_odd && parts->odd[*odd].tensor == idx; ++*odd) {
+        struct ckpt_chunk *chunk = &pieces[parts->odd[*odd].rank].chunk;
+        chunk->stride = parts->odd[*odd].stride;
+        chunk->data = parts->odd[*odd].data;
+    }
+    for (int64_t r = 0; r < f->n_ranks; r++) {
+        pieces[r].chunk.offset = boxes + 2 * n * r;
+        pieces[r].chunk.size = boxes + 2 * n * r + n;
+        pieces[r].n_dims = n;
+    }
+}
+
+static void add_copy(struct fsdp *f, const struct s2s_ckpt_tensor *tensor, size_t k,
+                     const struct piece *piece)
+{
+    struct s2s_ckpt *ckpt = f->ckpt;
+    struct ckpt_chunk chunk = piece->chunk;
+    struct s2s_ckpt_tensor copy = {.name = tensor->name,
+                                   .dtype = tensor->dtype,
+                                   .n_dims = tensor->n_dims,
+                                   .shape = ckpt_arena_ints(ckpt, chunk.size, piece->n_dims)};
+    chunk.offset = ckpt_origin;
+    ckpt_set_chunks(ckpt, &copy, &chunk, 1);
+    s2s_grow(&ckpt->copies, ckpt->n_copies, &ckpt->cap_copies, sizeof *ckpt->copies);
+    ckpt->copies[ckpt->n_copies++] = (struct ckpt_copy){copy, (uint32_t)k};
+}
+
+/* Sorts the pieces of a tensor and drops empty ones and copies, which are noted. Returns how many
+ * are left. */
+static size_t sort_pieces(struct fsdp *f, const struct s2s_ckpt_tensor *tensor,
+                          struct piece *pieces)
+{
+    const int n_dims = tensor->n_dims;
+    size_t n = 0;
+    s2s_sort(pieces, (size_t)f->n_ranks, sizeof *pieces, by_offset);
+    for (int64_t r = 0; r < f->n_ranks; r++) {
+        const struct ckpt_chunk *chunk = &pieces[r].chunk;
+        if (n && ckpt_box_numel(chunk->size, n_dims) == 0)
+            continue;
+        if (n && ckpt_same_shape(chunk->offset, n_dims, pieces[n - 1].chunk.offset, n_dims))
+            add_copy(f, tensor, n - 1, &pieces[r]);
+        else
+            pieces[n++] = pieces[r];
+    }
+    return n;
+}
+
+/* Memory for the pieces of one tensor. */
+struct scratch {
+    struct piece *pieces;      /* [n_ranks] */
+    int64_t *of_ranks, *boxes; /* [n_ranks][2][n_dims] */
+    size_t odd;                /* the next of f->parts.odd */
+};
+
+/* Makes the pieces of tensor idx its chunks, whose places stay in the memory that they have. */
+static void join(struct fsdp *f, struct scratch *s, size_t idx)
+{
+    struct s2s_ckpt *ckpt = f->ckpt;
+    struct s2s_ckpt_tensor *tensor = &ckpt->tensors[idx];
+    const size_t n = (size_t)tensor->n_dims;
+    find_pieces(f, s->pieces, s->of_ranks, idx, &s->odd);
+    size_t n_chunks = sort_pieces(f, tensor, s->pieces);
+    if (s2s_ckpt_numel(tensor) == 0) { /* no part has an element */
+        s->pieces->chunk.offset = ckpt_origin;
+        s->pieces->chunk.size = tensor->shape;
+        s->pieces->chunk.stride = NULL;
         n_chunks = 1;
     }
-    ckpt_set_chunks(ckpt, &whole, chunks, n_chunks);
-    s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
-    ckpt->tensors[ckpt->n_tensors++] = whole;
-    return 0;
+    for (size_t k = 0; k < n_chunks; k++) {
+        int64_t *box = s->boxes + 2 * n * k;
+        memcpy(box, s->pieces[k].chunk.offset, n * sizeof *box);
+        memcpy(box + n, s->pieces[k].chunk.size, n * sizeof *box);
+    }
+    ckpt_set_boxes(tensor, ckpt_arena_ints(ckpt, s->boxes, 2 * n * n_chunks), n_chunks);
+    if (!tensor->is_plain)
+        tensor->places = &f->parts.places[idx * f->parts.n_columns];
+    for (size_t k = 0; k < n_chunks; k++)
+        ckpt_put_chunk(ckpt, tensor, k, &s->pieces[k].chunk);
 }
 
-static int join_all(struct fsdp *f)
+static int by_tensor(const void *a, const void *b)
 {
-    struct ckpt_chunk *chunks = s2s_xmalloc((f->n_pieces + 1) * sizeof *chunks);
-    int rc = 0;
-    if (f->n_pieces)
-        s2s_sort(f->pieces, f->n_pieces, sizeof *f->pieces, by_name);
-    for (size_t begin = 0, end; rc == 0 && begin < f->n_pieces; begin = end) {
-        const char *name = f->pieces[begin].tensor.name;
-        for (end = begin + 1; end < f->n_pieces && strcmp(f->pieces[end].tensor.name, name) == 0;)
-            end++;
-        rc = join(f, &f->pieces[begin], end - begin, chunks);
-    }
-    free(chunks);
-    return rc;
+    const struct ckpt_fsdp_odd *x = a, *y = b;
+    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+static void join_all(struct fsdp *f)
+{
+    const size_t n_boxes = (size_t)f->n_ranks * 2 * S2S_MAX_DIMS;
+    struct scratch s = {.pieces = s2s_xmalloc((size_t)f->n_ranks * sizeof *s.pieces),
+                        .of_ranks = s2s_xmalloc(n_boxes * sizeof *s.of_ranks),
+                        .boxes = s2s_xmalloc(n_boxes * sizeof *s.boxes)};
+    if (f->parts.n_odd)
+        s2s_sort(f->parts.odd, f->parts.n_odd, sizeof *f->parts.odd, by_tensor);
+    for (size_t i = 0; i < f->ckpt->n_tensors; i++)
+        join(f, &s, i);
+    f->ckpt->rank_places = f->parts.places;
+    f->parts.places = NULL;
+    free(s.pieces);
+    free(s.of_ranks);
+    free(s.boxes);
 }
 
 int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    struct fsdp f = {.ckpt = ckpt, .err = err};
+    struct fsdp f = {.ckpt = ckpt, .parts = {.ckpt = ckpt}, .err = err};
     char **names;
     size_t n;
     int rc = ckpt_list_suffix(ckpt, "", ".pt", &names, &n, err);
@@ -305,16 +328,18 @@ int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = count_ranks(&f, names, n);
     if (rc == 0)
         rc = check_config(&f);
+    f.parts.n_ranks = f.n_ranks;
     for (int64_t rank = 0; rc == 0 && rank < f.n_ranks; rank++) {
-        char *name = name_of(f.n_ranks, rank);
+        char *name = ckpt_fsdp_name(f.n_ranks, rank);
         rc = read_rank(&f, name, rank);
         free(name);
     }
-    if (rc == 0)
-        rc = join_all(&f);
+    if (rc == 0 && f.n_ranks > 1)
+        join_all(&f);
     if (rc == 0)
         warn_of_states(&f, names, n);
     ckpt_free_list(names, n);
-    free(f.pieces);
+    ckpt->n_sorted = 0;
+    ckpt_fsdp_release(&f.parts);
     return rc;
 }

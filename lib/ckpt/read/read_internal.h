@@ -120,7 +120,7 @@ struct ckpt_torch_source {
     /* a file of a Megatron rank: only "model" (model0, ..) gives tensors and objects; the rest goes
      * into the common state, under the prefix */
     bool model_only;
-    struct ckpt_fsdp_file *fsdp; /* NULL, or: it is the file of an FSDP rank (fsdp_place.h) */
+    struct ckpt_fsdp *fsdp; /* NULL, or: it is the file of an FSDP rank (fsdp_place.h) */
 };
 enum { CKPT_TORCH_HEAD = 24 };
 /* Are these the first bytes of a torch.save file of torch before 1.6? */

@@ -92,8 +92,11 @@ static void take_again(void *ctx)
 /* Parses the five pickles; their lengths are not stored. */
 static int parse_all(struct legacy *l)
 {
-    const struct ckpt_pickle_taker object = {
-        .ctx = l, .storage = note_store, .prefix = put_prefix, .known = find_name};
+    const struct ckpt_pickle_taker object = {.ctx = l,
+                                             .storage = note_store,
+                                             .prefix = put_prefix,
+                                             .known = find_name,
+                                             .packs_dtensors = l->source->fsdp != NULL};
     const struct ckpt_pickle_taker keys = {.ctx = l, .item = take_key, .again = take_again};
     const struct ckpt_pickle_taker *const takers[N_PICKLES] = {[OBJECT] = &object, [KEYS] = &keys};
     struct s2s_error *err = l->w->err;
@@ -186,7 +189,7 @@ int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_so
     w->left = ckpt_json_limit(object->len);
     s2s_blocks_take(&w->ckpt->arena, &object->names);
     if (rc == 0)
-        rc = ckpt_torch_walk(w, object->root, source);
+        rc = ckpt_torch_walk(w, object, source);
     for (int i = 0; i < N_PICKLES; i++)
         ckpt_pickle_release(&l.pickles[i]);
     free(l.order);

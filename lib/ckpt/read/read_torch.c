@@ -54,8 +54,10 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
                     int64_t len)
 {
     struct naming naming = {w->ckpt, source};
-    const struct ckpt_pickle_taker taker = {
-        .ctx = &naming, .prefix = put_prefix, .known = find_name};
+    const struct ckpt_pickle_taker taker = {.ctx = &naming,
+                                            .prefix = put_prefix,
+                                            .known = find_name,
+                                            .packs_dtensors = source->fsdp != NULL};
     struct ckpt_archive archive;
     struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
     int rc = ckpt_archive_begin(&archive, &span, w->err);
@@ -74,7 +76,7 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
         return rc;
     w->left = ckpt_json_limit(archive.pickle.len);
     s2s_blocks_take(&w->ckpt->arena, &archive.pickle.names);
-    rc = ckpt_torch_walk(w, archive.pickle.root, source);
+    rc = ckpt_torch_walk(w, &archive.pickle, source);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, &archive.pickle, source->file);
     ckpt_archive_release(&archive);

@@ -79,23 +79,35 @@ static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *mad
     return 0;
 }
 
+/* Adds what this FSDP rank has of a tensor, d; NULL: all of it. */
+static int add_part(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *made,
+                    const struct ckpt_dtensor *d)
+{
+    int rc;
+    if (w->fsdp->rank == 0) {
+        rc = ckpt_fsdp_place(w->fsdp, w->name.data, made, d, w->err);
+        return rc < 0 ? rc : add_made(w, made);
+    }
+    rc = ckpt_torch_take_name(w, w->name.len);
+    return rc < 0 ? rc : ckpt_fsdp_put(w->fsdp, w->name.data, w->name.len, made, d, w->err);
+}
+
 int ckpt_torch_add(struct ckpt_torch_walk *w, const struct ckpt_view *view)
 {
     struct s2s_ckpt_tensor made;
     int rc = ckpt_torch_tensor(w, &made, NULL, view);
-    if (rc == 0 && w->fsdp)
-        ckpt_fsdp_take_whole(w->fsdp);
-    return rc < 0 ? rc : add_made(w, &made);
+    if (rc == 0)
+        rc = w->fsdp ? add_part(w, &made, NULL) : add_made(w, &made);
+    return rc;
 }
 
 int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct ckpt_dtensor dtensor;
     struct s2s_ckpt_tensor made;
-    int rc = ckpt_dtensor_of(&dtensor, node, w->err);
+    int rc = ckpt_dtensor_of(&dtensor, w->pickle, node, w->err);
     if (rc == 0)
         rc = ckpt_torch_tensor(w, &made, NULL, &dtensor.local);
-    if (rc == 0)
-        rc = ckpt_fsdp_place(w->fsdp, w->ckpt, &made, &dtensor, w->err);
-    return rc < 0 ? rc : add_made(w, &made);
+    return rc < 0 ? s2s_error_add(w->err, rc, "%s", w->name.len ? w->name.data : "tensor")
+                  : add_part(w, &made, &dtensor);
 }

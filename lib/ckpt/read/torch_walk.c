@@ -361,10 +361,8 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     if (w->left.nodes == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
     w->left.nodes--;
-    if (w->fsdp && ckpt_is_wrapped(node)) {
-        const int rc = ckpt_torch_add_dtensor(w, node);
-        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : 0;
-    }
+    if (w->fsdp && ckpt_is_wrapped(node))
+        return ckpt_torch_add_dtensor(w, node);
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : ckpt_torch_add(w, &view);
@@ -477,9 +475,11 @@ void ckpt_torch_prefix(struct s2s_buf *prefix, const struct ckpt_torch_source *s
     put_dot(prefix);
 }
 
-int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
+int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_pickle *pickle,
                     const struct ckpt_torch_source *source)
 {
+    const struct ckpt_node *root = pickle->root;
+    w->pickle = pickle;
     s2s_buf_puts(&w->name, source->prefix);
     w->exact_left = w->left.text_bytes;
     w->names_left = NAMES * w->left.text_bytes;

@@ -14,18 +14,19 @@
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
+    const struct ckpt_pickle *pickle;
     struct ckpt_torch_stores stores;
     bool is_legacy; /* the storages are these: */
     struct ckpt_legacy_stores legacy;
     /* A pickle can refer to one value many times, so that a small file describes something huge.
      * Limits for the whole file: */
-    struct ckpt_json_left left;  /* values and strings converted to JSON */
-    size_t looks_left;           /* comparisons of keys in pickled sets */
-    size_t names_left;           /* bytes of names */
-    size_t exact_left;           /* bytes of values kept as pickle opcodes */
-    const char *whole;           /* a text of the checkpoint that is the whole name; or NULL */
-    struct ckpt_fsdp_file *fsdp; /* NULL, or: DTensors are read, as those of this rank */
-    struct s2s_buf name;         /* of the current value, so far */
+    struct ckpt_json_left left; /* values and strings converted to JSON */
+    size_t looks_left;          /* comparisons of keys in pickled sets */
+    size_t names_left;          /* bytes of names */
+    size_t exact_left;          /* bytes of values kept as pickle opcodes */
+    const char *whole;          /* a text of the checkpoint that is the whole name; or NULL */
+    struct ckpt_fsdp *fsdp;     /* NULL, or: DTensors are read, as those of its rank */
+    struct s2s_buf name;        /* of the current value, so far */
     struct s2s_error *err;
 };
 
@@ -60,13 +61,13 @@ int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *no
 int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
                              const char *folder, size_t n_before);
 /*
- * Adds everything below root to w->ckpt: tensors as tensors, all else as objects,
+ * Adds everything below the pickle's root to w->ckpt: tensors as tensors, all else as objects,
  * named by the path of keys. Contents of a pickled nn.Module get the names of its state_dict;
  * tensors in objects of other classes are named by the attributes that lead to them. A tensor that
  * is not a dense array (sparse, quantized, one rank's shard) becomes an object marked as lost, with
  * a warning. FORMAT, UNSUPPORTED. Before, the checkpoint has taken the names of the pickle.
  */
-int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
+int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_pickle *pickle,
                     const struct ckpt_torch_source *source);
 
 /* Reads `len` bytes of a file in the format before torch 1.6. FORMAT, TRUNCATED, UNSUPPORTED,

@@ -1286,3 +1286,13 @@ EOF
     exits 0 s2s-ckpt convert -q --to hf given back
     same model/tokenizer.json back/tokenizer.json
 }
+
+@test "a Parakeet that went to torch_dist becomes the .nemo that it would have become before" {
+    exits 0 s2s-ckpt convert -q --to hf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" model
+    echo '{"model": {"vocab": {"a": 0, "b": 1, "c": 2}}}' >model/tokenizer.json
+    exits 0 s2s-ckpt convert -q --to torch_dist model kept
+    exits 0 s2s-ckpt convert -q --to nemo --no-tokenizer model want.nemo
+    exits 0 s2s-ckpt convert --to nemo --no-tokenizer kept got.nemo
+    says_not "warning"
+    same want.nemo got.nemo
+}

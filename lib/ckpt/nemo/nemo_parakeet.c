@@ -8,11 +8,12 @@
 #include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/ckpt/read/read.h"
+#include "lib/ckpt/write/to_hf.h"
 
 enum { MAX_LABELS = 1 << 22 };
 
 /* The labels of the head's classes, without the blank. */
-static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
+static int find_labels(json_t **labels, struct s2s_ckpt *ckpt,
                        const struct s2s_nemo_options *options, int64_t n, struct s2s_error *err)
 {
     json_t *tokenizer;
@@ -34,7 +35,7 @@ static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
                               "give it with --tokenizer FILE, or write a model whose labels are "
                               "the pieces with --no-tokenizer");
     }
-    rc = ckpt_read_json(&tokenizer, ckpt, "tokenizer.json", err);
+    rc = s2s_hf_read_json(&tokenizer, ckpt, "tokenizer.json", err);
     if (rc == 0 && !tokenizer)
         s2s_warn("convert", "no tokenizer.json: the labels are <0> to <%lld>", (long long)(n - 1));
     if (rc == 0)
@@ -111,10 +112,10 @@ struct parakeet {
 static int read_features(struct parakeet *p)
 {
     json_t *whole;
-    int rc = ckpt_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
+    int rc = s2s_hf_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
     if (rc < 0 || p->features)
         return rc;
-    rc = ckpt_read_json(&whole, p->ckpt, "processor_config.json", p->err);
+    rc = s2s_hf_read_json(&whole, p->ckpt, "processor_config.json", p->err);
     p->features = json_incref(json_object_get(whole, "feature_extractor"));
     json_decref(whole);
     if (rc == 0 && !p->features)
@@ -330,7 +331,7 @@ int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     }
     p.config = json_incref((json_t *)options->config);
     if (!p.config)
-        rc = ckpt_read_json(&p.config, ckpt, "config.json", err);
+        rc = s2s_hf_read_json(&p.config, ckpt, "config.json", err);
     if (rc == 0)
         rc = map_names(&p, ctc     ? "fastconformer_ctc"
                            : joint ? "fastconformer_transducer"

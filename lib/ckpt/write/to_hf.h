@@ -47,9 +47,11 @@ int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ck
                  struct s2s_error *err);
 void s2s_hf_release(struct s2s_hf_output *out);
 
-/* The JSON file at this path of a Hugging Face folder, as the common state of a torch_dist folder
- * keeps it. Gives a reference; NULL: there is none. */
-json_t *s2s_hf_kept_config(struct s2s_ckpt *ckpt, const char *path);
+/* Reads a JSON file of a Hugging Face folder, or of one that became this torch_dist folder, whose
+ * common state keeps it. *value is NULL, and the result 0, if there is none. Gives: json_decref.
+ * FORMAT. */
+int s2s_hf_read_json(json_t **value, struct s2s_ckpt *ckpt, const char *path,
+                     struct s2s_error *err);
 /* Makes a common state for torch_dist from the small files of a Hugging Face folder, or from those
  * that such a common state keeps (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL
  * after a failure. */

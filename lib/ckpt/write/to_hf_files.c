@@ -340,17 +340,17 @@ static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
     return is_nemo;
 }
 
-json_t *s2s_hf_kept_config(struct s2s_ckpt *ckpt, const char *path)
+int s2s_hf_read_json(json_t **value, struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
     struct s2s_hf_output out = {.n_parts = 0};
-    const struct ckpt_side_file *file = NULL;
-    json_t *config = NULL;
-    if (files_of_common(&out, ckpt, NULL, NULL) == 0)
-        file = ckpt_side_find(&out.files, path);
-    if (file)
-        config = s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL);
+    int rc = ckpt_read_json(value, ckpt, path, err);
+    if (rc == 0 && !*value)
+        rc = files_of_common(&out, ckpt, NULL, err);
+    const struct ckpt_side_file *file = ckpt_side_find(&out.files, path);
+    if (rc == 0 && file)
+        *value = s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL);
     s2s_hf_release(&out);
-    return config;
+    return rc;
 }
 
 int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)

@@ -6,17 +6,6 @@
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-/* A file of the folder, or of the one that became this torch_dist folder. Gives a reference; NULL:
- * there is none. */
-static int read_config(json_t **config, struct s2s_ckpt *ckpt, const char *path,
-                       struct s2s_error *err)
-{
-    int rc = ckpt_read_json(config, ckpt, path, err);
-    if (rc == 0 && !*config)
-        *config = s2s_hf_kept_config(ckpt, path);
-    return rc;
-}
-
 /* The model's configuration; a speech model has that of its language model in llm/. */
 static int find_config(json_t **config, struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
@@ -24,9 +13,9 @@ static int find_config(json_t **config, struct s2s_ckpt *ckpt, struct s2s_error 
         strcmp(ckpt->format, "fsdp_rank") == 0 ? CKPT_FSDP_FILES "/config.json" : "config.json";
     const bool has_llm = ckpt->part ? strcmp(ckpt->part, "llm") == 0 : ckpt_hf_is_composite(ckpt);
     json_t *words = NULL;
-    int rc = read_config(config, ckpt, name, err);
+    int rc = s2s_hf_read_json(config, ckpt, name, err);
     if (rc == 0 && has_llm && ckpt_config_of_words(*config) == *config)
-        rc = read_config(&words, ckpt, "llm/config.json", err);
+        rc = s2s_hf_read_json(&words, ckpt, "llm/config.json", err);
     if (words) {
         *config = *config ? *config : json_object();
         json_object_set_new(*config, "llm_config", words);

@@ -118,6 +118,28 @@ save('state.pt', {'w': w, 'optimizer': {'m': array('f4', (6,))}})"
     exits 0 s2s-ckpt convert --strict --to safetensors state.pt out.safetensors
 }
 
+@test "an output in which nothing is left is refused" {
+    make "
+save('words.pt', {'s': 'hello', 'n': [1, 2]})
+save('optimizer.pt', {'state': {0: {'exp_avg': tensor(Storage('0', [1, 2]), [2])}}, 'param_groups': [{'lr': .1, 'params': [0]}]})"
+    exits 1 s2s-ckpt convert --to safetensors words.pt out
+    says "words.pt: no weights"
+    exits 1 s2s-ckpt prune optimizer.pt out
+    says "optimizer.pt: no weights"
+    [ ! -e out ]
+    # what is kept is something
+    exits 0 s2s-ckpt convert --to torch_dist words.pt out
+    exits 0 s2s-ckpt convert --to safetensors optimizer.pt out.safetensors
+}
+
+@test "a dtype of torch.distributed.checkpoint's that is not read is named with its tensor" {
+    cp -r "$ROOT/tests/oracle/ckpt/data/mini_writer/iter_0000042" in
+    sed 's/bfloat16/quint4x2/' "$ROOT/tests/oracle/ckpt/data/mini_writer/iter_0000042/.metadata" >in/.metadata
+    exits 1 s2s-ckpt ls in
+    says "in: .metadata: decoder.layers.0.mlp.linear_fc1.weight: object at byte"
+    says "tensor of an unknown dtype, quint4x2, which is not read"
+}
+
 @test "a tensor that is no array of numbers is named, and lost only when that was seen" {
     make "
 w = tensor(Storage('0', [1, 2]), [2])

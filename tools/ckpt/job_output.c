@@ -253,6 +253,16 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
     return rc;
 }
 
+/* Refuses to leave out everything. A checkpoint without anything gives one without anything. */
+static int check_some(const struct job *job, const struct s2s_ckpt_plan *plan,
+                      struct s2s_error *err)
+{
+    size_t n_objects;
+    (void)s2s_ckpt_objects(job->ckpt, &n_objects);
+    const bool none = job->n_state || (job->to == TO_SAFETENSORS && n_objects);
+    return none && plan->n_targets == 0 ? s2s_error_set(err, S2S_E_NOTFOUND, "no weights") : 0;
+}
+
 /* Plans all tensors under their own names. A flattened tensor keeps its form in torch_dist, which
  * records the original shape and whose readers up to Megatron-Core 0.15 need it; elsewhere it gets
  * the shape of its parameter. */
@@ -273,6 +283,8 @@ static int plan_all(struct job *job, struct output *out, struct s2s_error *err)
                                job->to == TO_TORCH_DIST
                                    ? &tensors[i]
                                    : s2s_ckpt_unflattened(job->ckpt, &tensors[i]));
+    if (rc == 0)
+        rc = check_some(job, plan, err);
     if (rc == 0)
         rc = name_layers(job, plan, err);
     if (job->opt->dtype)

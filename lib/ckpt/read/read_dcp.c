@@ -22,15 +22,25 @@ static int bad_meta(const struct ckpt_node *node, const char *what, struct s2s_e
     return s2s_error_set(err, S2S_E_FORMAT, "object at byte %u: %s", node ? node->offset : 0, what);
 }
 
-/* TensorProperties: a tuple whose first element is the dtype; a dict in old versions. */
-static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
+/* The dtype of TensorProperties: a tuple whose first element it is; a dict in old versions. */
+static const struct ckpt_node *dtype_of(const struct ckpt_node *properties)
 {
     if (!properties || properties->kind != CKPT_RECORD || !properties->items[2])
-        return S2S_DTYPE_NONE;
+        return NULL;
     const struct ckpt_node *state = properties->items[2];
-    const struct ckpt_node *dtype =
-        state->kind == CKPT_TUPLE && state->n ? state->items[0] : ckpt_get(state, "dtype");
-    return ckpt_dtype_of_global(dtype);
+    return state->kind == CKPT_TUPLE && state->n ? state->items[0] : ckpt_get(state, "dtype");
+}
+
+static int bad_dtype(const struct ckpt_node *dtype, const struct ckpt_node *tensor,
+                     struct s2s_error *err)
+{
+    size_t len;
+    if (!dtype || dtype->kind != CKPT_GLOBAL)
+        return bad_meta(tensor, "tensor of an unknown dtype", err);
+    const char *name = ckpt_global_name(dtype, &len);
+    return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                         "object at byte %u: tensor of an unknown dtype, %.*s, which is not read",
+                         tensor->offset, (int)len, name);
 }
 
 /* State while the pickle is parsed. Chunks and names are taken out of it as they appear
@@ -201,9 +211,10 @@ static int read_tensor(struct reading *r, const struct ckpt_node *name,
     int rc = ckpt_add_tensor(ckpt, &tensor, name->text, name->len, err);
     if (rc < 0)
         return rc;
-    tensor->dtype = read_dtype(ckpt_get(node, "properties"));
+    const struct ckpt_node *dtype = dtype_of(ckpt_get(node, "properties"));
+    tensor->dtype = ckpt_dtype_of_global(dtype);
     if (!tensor->dtype)
-        return bad_meta(node, "tensor of an unknown dtype", err);
+        return bad_dtype(dtype, node, err);
     tensor->n_dims = ckpt_get_ints(ckpt_get(node, "size"), shape, S2S_MAX_DIMS);
     if (tensor->n_dims < 0)
         return bad_meta(node, "tensor without a size (at most 8 axes are read)", err);

@@ -496,36 +496,6 @@ PY
     passes_small parts.pt
 }
 
-# passes_small FILE: a hundred thousand tensors of eight numbers take little memory, and the last one is what FILE.want says
-passes_small() {
-    under 25 s2s-ckpt ls "$1"
-    under 25 s2s-ckpt verify "$1"
-    under 25 s2s-ckpt convert -q --no-sync --to safetensors "$1" out.safetensors
-    under 30 s2s-ckpt diff -q "$1" "$1"
-    under 30 s2s-ckpt average -q --no-sync "$1" "$1" mean
-    [ "$(s2s-ckpt ls "$1" | grep -c experts)" -eq 100000 ]
-    for in in out.safetensors mean; do
-        s2s-ckpt cat $in layers.99.mlp.experts.999.weight | od -An -v -tu2 | tr -s ' ' >got
-        cmp got "$1.want"
-    done
-}
-
-@test "a hundred thousand tensors that are parts of one storage in less than 25 MiB, twice in less than 30" {
-    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
-    export S2S_NO_PROGRESS=1
-    write_torch
-    python3 - <<'PY'
-import zipfile
-from torch_files import *
-n = 100000
-save({"layers.%d.mlp.experts.%d.weight" % (i // 1000, i % 1000): Tensor(0, (2, 4), 8 * i, 8 * n) for i in range(n)}, "parts.pt")
-with zipfile.ZipFile("parts.pt", "a") as archive:
-    archive.writestr("archive/data/0", struct.pack("<%dH" % (8 * n), *(i & 0x3FFF for i in range(8 * n))))
-print("", *(8 * n - 8 + k & 0x3FFF for k in range(8)), file=open("parts.pt.want", "w"))
-PY
-    passes_small parts.pt
-}
-
 @test "a hundred thousand tensors of torch before 1.6 in less than 25 MiB, twice in less than 30" {
     case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
     export S2S_NO_PROGRESS=1

@@ -5,12 +5,12 @@
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
  * unlinkat), open (for writing), openat, faccessat (with access and stat), fstatat, readdir,
- * scandirat, close, thread (pthread_create) or malloc (with calloc and realloc). HOW is the name of
- * an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses
- * what follows the middle of what is asked for, as if somebody had cut it while it is read), LOSE
- * (the call works, and somebody has removed the file that S2S_INJECT_LOSE names) or KILL. When the
- * call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count up until
- * nothing fails any more.
+ * scandirat, flock, close, thread (pthread_create) or malloc (with calloc and realloc). HOW is the
+ * name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file
+ * loses what follows the middle of what is asked for, as if somebody had cut it while it is read),
+ * LOSE (the call works, and somebody has removed the file that S2S_INJECT_LOSE names), RUN (the
+ * call works, behind the shell command S2S_INJECT_RUN) or KILL. When the call was reached, the file
+ * that S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any more.
  *
  * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
  * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -40,7 +41,7 @@ enum how { NONE, FAIL, SHORT, CUT };
 
 static char wanted[16];
 static long countdown;
-static int error_number, is_short, is_cut, is_kill, is_lose;
+static int error_number, is_short, is_cut, is_kill, is_lose, is_run;
 static atomic_long n_calls;
 
 __attribute__((constructor)) static void read_environment(void)
@@ -62,6 +63,7 @@ __attribute__((constructor)) static void read_environment(void)
     is_cut = !strcmp(how, "CUT");
     is_kill = !strcmp(how, "KILL");
     is_lose = !strcmp(how, "LOSE");
+    is_run = !strcmp(how, "RUN");
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (!strcmp(errors[i].name, how))
             error_number = errors[i].number;
@@ -83,6 +85,13 @@ static enum how reached(const char *call)
         raise(SIGKILL);
     if (is_lose) {
         syscall(SYS_unlinkat, AT_FDCWD, getenv("S2S_INJECT_LOSE"), 0);
+        return NONE;
+    }
+    if (is_run) {
+        const char *command = getenv("S2S_INJECT_RUN");
+        unsetenv("LD_PRELOAD"); /* no fault is the command's */
+        if (!command || system(command) != 0)
+            abort();
         return NONE;
     }
     errno = error_number;
@@ -145,6 +154,11 @@ int fsync(int fd)
     if (rc == 0)
         trace("fsync", fd, -1, NULL);
     return rc;
+}
+
+int flock(int fd, int operation)
+{
+    return reached("flock") ? -1 : (int)syscall(SYS_flock, fd, operation);
 }
 
 int close(int fd)

@@ -271,6 +271,28 @@ PY
     [ -s out/model.safetensors ]
 }
 
+@test "a folder that becomes OUT while another run waits for it is not emptied" {
+    inject_or_skip
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" want
+    # between the second run's look and its lock, the first gives the folder its name, and a third makes one
+    local others
+    for others in "mv out.s2s-partial out && mkdir out.s2s-partial" "mv out.s2s-partial out"; do
+        cp -r want out.s2s-partial
+        S2S_INJECT_RUN=$others with_fault flock:1:RUN s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+        [ $fired = 1 ] && [ "$status" -eq 2 ]
+        says "out: already exists"
+        diff -r want out
+        no_litter . want out
+        rm -r out
+    done
+    # a folder that is made in the same moment belongs to who made it
+    S2S_INJECT_RUN="mkdir out.s2s-partial && touch out.s2s-partial/s2s-resume" with_fault mkdir:1:RUN \
+        s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+    [ $fired = 1 ] && [ "$status" -eq 1 ]
+    says "out.s2s-partial: another process is writing there"
+    [ -e out.s2s-partial/s2s-resume ]
+}
+
 @test "a rank that outlives the first one has the folder still" {
     inject_or_skip
     s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want

@@ -205,6 +205,12 @@ static char *owner(const struct ckpt_journal *journal, const char *name)
     return who ? who : s2s_xstrdup("another process");
 }
 
+static int taken(const struct ckpt_journal *journal, const char *who, struct s2s_error *err)
+{
+    int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s is writing there", journal->dir, who);
+    return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
+}
+
 /* Locks the open file fd, if the file system supports it. name: the journal that tells the owner.
  */
 static int lock(const struct ckpt_journal *journal, int fd, const char *name, struct s2s_error *err)
@@ -212,9 +218,9 @@ static int lock(const struct ckpt_journal *journal, int fd, const char *name, st
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
         return 0;
     char *who = owner(journal, name);
-    int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s is writing there", journal->dir, who);
+    int rc = taken(journal, who, err);
     free(who);
-    return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
+    return rc;
 }
 
 /* Checks that no rank of another run is alive: each holds a lock on its journal, and may outlive
@@ -238,11 +244,36 @@ static int check_ranks(const struct ckpt_journal *journal, struct s2s_error *err
     return rc;
 }
 
-/* Locks the folder itself, so that there is one run at a time; the lock ends with the process. */
+static void unlock_folder(struct ckpt_journal *journal)
+{
+    if (journal->lock_fd >= 0)
+        close(journal->lock_fd);
+    journal->lock_fd = -1;
+}
+
+/* Has the folder that is locked its name still? */
+static bool is_in_place(const struct ckpt_journal *journal)
+{
+    struct stat locked, named;
+    return fstat(journal->lock_fd, &locked) == 0 && lstat(journal->dir, &named) == 0 &&
+           locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+}
+
+/* Locks the folder itself, so that there is one run at a time; the lock ends with the process.
+ * lock_fd < 0, with errno: there is none that can be opened. */
 static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
 {
-    journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return journal->lock_fd < 0 ? 0 : lock(journal, journal->lock_fd, NAME, err);
+    enum { TRIES = 100 };
+    for (int i = 0; i < TRIES; i++) {
+        journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (journal->lock_fd < 0)
+            return 0;
+        int rc = lock(journal, journal->lock_fd, NAME, err);
+        if (rc < 0 || is_in_place(journal))
+            return rc;
+        unlock_folder(journal); /* who had it gave it OUT's name meanwhile: its files are whole */
+    }
+    return taken(journal, "another process", err);
 }
 
 static int open_append(struct ckpt_journal *journal, int flags, const char *head,
@@ -267,13 +298,6 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
     return rc;
 }
 
-static void unlock_folder(struct ckpt_journal *journal)
-{
-    if (journal->lock_fd >= 0)
-        close(journal->lock_fd);
-    journal->lock_fd = -1;
-}
-
 /* Checks that an earlier run left the folder: that it has a journal, or the files that are written
  * just before the journal is removed, or is empty. Files of other programs are never removed. */
 static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
@@ -296,6 +320,23 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
     return s2s_error_hint(err, rc, "choose another OUT or remove it first");
 }
 
+/* Makes the folder and locks it. */
+static int make_folder(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    struct stat st;
+    if (mkdir(journal->dir, 0777) < 0) {
+        int rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", journal->dir);
+        return errno == EEXIST && lstat(journal->dir, &st) == 0 && S_ISDIR(st.st_mode) &&
+                       access(journal->dir, R_OK | X_OK) == 0
+                   ? taken(journal, "another process", err)
+                   : rc;
+    }
+    int rc = lock_folder(journal, err);
+    if (rc == 0 && journal->lock_fd < 0 && errno == ENOENT) /* removed, to be made anew */
+        rc = taken(journal, "another process", err);
+    return rc;
+}
+
 static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
 {
     /* remove only what we have locked; whoever creates the folder first owns it */
@@ -307,13 +348,10 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
     if (rc == 0 && there)
         rc = s2s_ckpt_remove_tree(journal->dir, err);
     unlock_folder(journal);
-    if (rc == 0 && mkdir(journal->dir, 0777) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", journal->dir);
+    if (rc == 0)
+        rc = make_folder(journal, err);
     if (rc < 0)
-        return rc;
-    rc = lock_folder(journal, err);
-    if (rc < 0)
-        return rc; /* another process was faster */
+        return rc; /* such as: another process was faster */
     rc = open_append(journal, O_CREAT | O_EXCL, key, err);
     if (rc < 0) { /* such as a full disk, or no free descriptor */
         (void)unlinkat(journal->lock_fd, NAME, 0);

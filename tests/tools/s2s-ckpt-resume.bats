@@ -279,7 +279,8 @@ PY
     for others in "mv out.s2s-partial out && mkdir out.s2s-partial" "mv out.s2s-partial out"; do
         cp -r want out.s2s-partial
         S2S_INJECT_RUN=$others with_fault flock:1:RUN s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
-        [ $fired = 1 ] && [ "$status" -eq 2 ]
+        [ $fired = 1 ]
+        [ "$status" -eq 2 ]
         says "out: already exists"
         diff -r want out
         no_litter . want out
@@ -288,7 +289,8 @@ PY
     # a folder that is made in the same moment belongs to who made it
     S2S_INJECT_RUN="mkdir out.s2s-partial && touch out.s2s-partial/s2s-resume" with_fault mkdir:1:RUN \
         s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
-    [ $fired = 1 ] && [ "$status" -eq 1 ]
+    [ $fired = 1 ]
+    [ "$status" -eq 1 ]
     says "out.s2s-partial: another process is writing there"
     [ -e out.s2s-partial/s2s-resume ]
 }

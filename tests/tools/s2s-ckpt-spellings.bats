@@ -506,6 +506,11 @@ columns = dict(good, **{at + "in_proj.weight.dt": (2, 1, 4)})
 # all layers on an axis, and one of the parts has fewer
 stacked = {k.replace("layers.0.", "layers."): (2,) + v if "layers" in k else v for k, v in good.items()}
 short = dict(stacked, **{"decoder.layers.mixer.in_proj.weight.B": (1, 4, 4)})
+at = "model.layers.0."
+llama = {"model.embed_tokens.weight": (10, 4), "model.norm.weight": (4,), at + "input_layernorm.weight": (4,),
+         at + "post_attention_layernorm.weight": (4,), at + "self_attn.q_proj.weight": (4, 4), at + "self_attn.k_proj.weight": ("F16", 4, 4),
+         at + "self_attn.v_proj.weight": (4, 4), at + "self_attn.o_proj.weight": (4, 4), at + "mlp.gate_proj.weight": (6, 4),
+         at + "mlp.up_proj.weight": (6, 4), at + "mlp.down_proj.weight": (4, 6)}
 PY
     echo '{"model_type": "nemotron_h", "vocab_size": 10}' >config.json
     for kind in good dtype columns stacked short; do
@@ -520,6 +525,15 @@ PY
     exits 1 s2s-ckpt convert --to hf --config config.json short.safetensors x
     says "in_proj.weight.z (F32 [2, 6, 4]) and decoder.layers.mixer.in_proj.weight.B (F32 [1, 4, 4]) go into one tensor"
     [ ! -e x ]
+    # towards Megatron --dtype comes too late, and what comes in time is said
+    mkdir llama
+    write llama/model.safetensors "__import__('mixer').llama"
+    echo '{"model_type": "llama", "vocab_size": 10, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 1, "tie_word_embeddings": true}' >llama/config.json
+    exits 1 s2s-ckpt convert --map llama --to torch_dist --dtype f32 llama x
+    says "q_proj.weight (F32 [4, 4]) and model.layers.0.self_attn.k_proj.weight (F16 [4, 4]) go into one tensor"
+    says "give all one dtype first, under the names that they have: convert --to hf --dtype"
+    exits 0 s2s-ckpt convert -q --to hf --dtype f32 llama one
+    exits 0 s2s-ckpt convert -q --map llama --to torch_dist one x
 }
 
 @test "a language model that names cannot tell from others, inside a model of several parts, is what the configuration says" {

@@ -208,17 +208,22 @@ const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
 int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
                          const struct s2s_ckpt_tensor *b, int rows_axis)
 {
-    bool alike = a->n_dims == b->n_dims && a->n_dims > rows_axis && a->dtype == b->dtype;
-    for (int d = 0; alike && d < a->n_dims; d++)
-        alike = d == rows_axis || a->shape[d] == b->shape[d];
-    if (alike)
+    bool fit = a->n_dims == b->n_dims && a->n_dims > rows_axis;
+    for (int d = 0; fit && d < a->n_dims; d++)
+        fit = d == rows_axis || a->shape[d] == b->shape[d];
+    if (fit && a->dtype == b->dtype)
         return 0;
     char text[200], other[200];
-    return s2s_error_set(
+    int rc = s2s_error_set(
         e->err, S2S_E_SHAPE,
         "%s (%s %s) and %s (%s %s) go into one tensor, but their shapes or dtypes do not fit",
         a->name, s2s_dtype_name(a->dtype), ckpt_shape_text(text, a->shape, a->n_dims), b->name,
         s2s_dtype_name(b->dtype), ckpt_shape_text(other, b->shape, b->n_dims));
+    return fit && e->to_megatron
+               ? s2s_error_hint(e->err, rc,
+                                "give all one dtype first, under the names that they have: convert "
+                                "--to hf --dtype ..")
+               : rc;
 }
 
 /* ---- rules for the source's names ---- */

@@ -75,3 +75,10 @@ float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype)
     float x = ldexpf((float)whole, (exponent ? exponent : 1) - bias - fraction_bits);
     return bits & 0x80 ? -x : x;
 }
+
+float s2s_f4_to_f32(uint8_t bits)
+{
+    static const float magnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const float x = magnitudes[bits & 7];
+    return bits & 8 ? -x : x;
+}

@@ -46,7 +46,8 @@ bool s2s_ckpt_can_average(enum s2s_dtype dtype)
 
 bool s2s_ckpt_is_number(enum s2s_dtype dtype)
 {
-    return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128;
+    return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128 &&
+           dtype != S2S_F4_E2M1FN_X2;
 }
 
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)

@@ -7,7 +7,8 @@
 
 #include "lib/base/dtype.h"
 
-/* Is an element of this dtype a single number? Not for complex dtypes, nor S2S_DTYPE_NONE. */
+/* Is an element of this dtype a single number? Not for complex dtypes, F4 in pairs, nor
+ * S2S_DTYPE_NONE. */
 bool s2s_ckpt_is_number(enum s2s_dtype dtype);
 /* Element i of data, of such a dtype; rounded if a double cannot represent it. */
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
@@ -15,8 +16,8 @@ double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
 void s2s_ckpt_numbers(double *restrict out, const void *restrict data, enum s2s_dtype dtype,
                       size_t n);
 /* Can checkpoints with tensors of this dtype be averaged? Floats are averaged, integers are taken
- * from the first checkpoint. Not 8-bit floats and complex numbers, which are not summed here and
- * would silently be the first's. */
+ * from the first checkpoint. Not smaller floats and complex numbers, which are not summed here
+ * and would silently be the first's. */
 bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 
 /* Below, every dtype is one of s2s_dtype_is_float: F64, F32, F16, BF16. */

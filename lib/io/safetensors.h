@@ -13,6 +13,7 @@
 
 #include "lib/base/dtype.h"
 
+struct s2s_buf;
 struct s2s_error;
 struct s2s_outfile;
 
@@ -73,6 +74,11 @@ const struct s2s_st_tensor *s2s_safetensors_find(const struct s2s_safetensors *s
 const char *s2s_safetensors_meta(const struct s2s_safetensors *st, const char *key);
 
 int64_t s2s_st_numel(const struct s2s_st_tensor *tensor);
+
+/* Appends to a header's JSON: "dtype":"F32","shape":[2,3]. SHAPE: F4, which is counted by pairs
+ * here and by single elements in a header, without an axis or with one too long. */
+int s2s_st_put_type(struct s2s_buf *json, enum s2s_dtype dtype, const int64_t *shape, int n_dims,
+                    struct s2s_error *err);
 
 /*
  * Makes the header (u64 and JSON) of a canonical file of these tensors, which are sorted in place

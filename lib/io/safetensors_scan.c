@@ -192,6 +192,15 @@ static int scan_meta(struct io_scan *s, enum io_part_end end)
     return take(s, '}') ? 0 : scan_texts(s, end);
 }
 
+/* The dtype of a name in a header. */
+static enum s2s_dtype dtype_of(const char *name)
+{
+    const enum s2s_dtype dtype = s2s_dtype_parse(name);
+    if (strcmp(name, "F4") == 0)
+        return S2S_F4_E2M1FN_X2;
+    return dtype == S2S_F4_E2M1FN_X2 ? S2S_DTYPE_NONE : dtype;
+}
+
 static int scan_tensor(struct io_scan *s, const char *name)
 {
     struct s2s_st_tensor t = {.name = name};
@@ -210,7 +219,7 @@ static int scan_tensor(struct io_scan *s, const char *name)
         if (!strcmp(key, "dtype")) {
             field = DTYPE;
             rc = scan_string(s, &dtype);
-            if (rc == 0 && (t.dtype = s2s_dtype_parse(dtype)) == S2S_DTYPE_NONE)
+            if (rc == 0 && (t.dtype = dtype_of(dtype)) == S2S_DTYPE_NONE)
                 rc = s2s_error_set(s->err, S2S_E_DTYPE, "tensor '%.200s' has unknown dtype '%.40s'",
                                    name, dtype);
         } else if (!strcmp(key, "shape")) {
@@ -230,6 +239,15 @@ static int scan_tensor(struct io_scan *s, const char *name)
     if (!take(s, '}') || seen != (DTYPE | SHAPE | OFFSETS) || n_offsets != 2)
         return refuse(s, "a tensor without dtype, shape or two data_offsets");
     uint64_t need = s2s_dtype_size(t.dtype);
+    if (t.dtype == S2S_F4_E2M1FN_X2) {
+        uint64_t *last = t.n_dims ? &shape[t.n_dims - 1] : NULL;
+        if (!last || *last % 2)
+            return s2s_error_set(s->err, S2S_E_SHAPE,
+                                 "tensor '%.200s' is F4, two elements a byte, and has no last axis "
+                                 "of an even length",
+                                 name);
+        *last /= 2;
+    }
     for (int d = 0; d < t.n_dims; d++) {
         if (shape[d] > INT64_MAX || __builtin_mul_overflow(need, shape[d], &need))
             return s2s_error_set(s->err, S2S_E_SHAPE, "the shape of tensor '%.200s' overflows",

@@ -65,6 +65,22 @@ static int put_meta(struct s2s_buf *json, struct s2s_st_meta *meta, size_t n_met
     return 0;
 }
 
+int s2s_st_put_type(struct s2s_buf *json, enum s2s_dtype dtype, const int64_t *shape, int n_dims,
+                    struct s2s_error *err)
+{
+    const bool by_pairs = dtype == S2S_F4_E2M1FN_X2;
+    if (by_pairs && (n_dims == 0 || shape[n_dims - 1] > INT64_MAX / 2))
+        return s2s_error_set(err, S2S_E_SHAPE,
+                             "F4 of safetensors needs a last axis that takes both elements of a "
+                             "byte");
+    s2s_buf_printf(json, "\"dtype\":\"%s\",\"shape\":[", by_pairs ? "F4" : s2s_dtype_name(dtype));
+    for (int d = 0; d < n_dims; d++)
+        s2s_buf_printf(json, "%s%lld", d ? "," : "",
+                       (long long)shape[d] * (by_pairs && d == n_dims - 1 ? 2 : 1));
+    s2s_buf_putc(json, ']');
+    return 0;
+}
+
 static int put_tensor(struct s2s_buf *json, const struct s2s_st_tensor *t, size_t *offset,
                       struct s2s_error *err)
 {
@@ -75,16 +91,16 @@ static int put_tensor(struct s2s_buf *json, const struct s2s_st_tensor *t, size_
     int rc = put_string(json, t->name, err);
     if (rc < 0)
         return rc;
-    s2s_buf_printf(json, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(t->dtype));
-    for (int d = 0; d < t->n_dims; d++) {
-        s2s_buf_printf(json, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+    s2s_buf_puts(json, ":{");
+    for (int d = 0; d < t->n_dims; d++)
         if (t->shape[d] < 0 || __builtin_mul_overflow(need, (size_t)t->shape[d], &need))
             return s2s_error_set(err, S2S_E_SHAPE, "the shape of tensor '%s' overflows", t->name);
-    }
+    if ((rc = s2s_st_put_type(json, t->dtype, t->shape, t->n_dims, err)) < 0)
+        return s2s_error_add(err, rc, "tensor '%s'", t->name);
     if (need != t->len_bytes)
         return s2s_error_set(err, S2S_E_SHAPE, "tensor '%s' has %zu bytes, its shape needs %zu",
                              t->name, t->len_bytes, need);
-    s2s_buf_printf(json, "],\"data_offsets\":[%zu,%zu]}", *offset, *offset + need);
+    s2s_buf_printf(json, ",\"data_offsets\":[%zu,%zu]}", *offset, *offset + need);
     *offset += need;
     return 0;
 }

@@ -336,6 +336,37 @@ assert d["c"]["elements"] == 1 and d["i"]["max_abs"] == 1, d'
     says $'c\tvalues'
 }
 
+@test "F4 of safetensors, two elements a byte, is torch's float4_e2m1fn_x2 and becomes F4 again" {
+    safetensors a.safetensors w F4 '[2, 4]' 12345670 none F4 '[0, 6]' '' x F32 '[1]' 0000803f
+    exits 0 s2s-ckpt ls a.safetensors
+    says $'w\tF4_E2M1FN_X2\t[2, 2]\t4'
+    says $'none\tF4_E2M1FN_X2\t[0, 3]\t0'
+    s2s-ckpt convert -q --to torch_dist a.safetensors dist
+    grep -q float4_e2m1fn_x2 dist/iter_*/.metadata
+    s2s-ckpt convert -q --to safetensors dist b.safetensors
+    exits 0 s2s-ckpt diff a.safetensors b.safetensors
+    grep -aqF '"w":{"dtype":"F4","shape":[2,4],' b.safetensors
+    # 0.5 and 1 against 6 and 1; against bytes, which are no such numbers
+    safetensors c.safetensors w F4 '[2, 4]' 17345670 none F4 '[0, 6]' '' x F32 '[1]' 0000803f
+    exits 1 s2s-ckpt diff a.safetensors c.safetensors
+    says $'w\tvalues\tF4_E2M1FN_X2\t1 of 4\tmax 5'
+    safetensors d.safetensors w U8 '[2, 2]' 12345670 none F4 '[0, 6]' '' x F32 '[1]' 0000803f
+    exits 1 s2s-ckpt diff a.safetensors d.safetensors
+    says $'w\tvalues\tF4_E2M1FN_X2 and U8\t4 of 4\tmax nan'
+    exits 1 s2s-ckpt cat --json a.safetensors w
+    says "w is F4_E2M1FN_X2: its numbers are not printed"
+    exits 1 s2s-ckpt average a.safetensors c.safetensors mean
+    says "is F4_E2M1FN_X2, which cannot be averaged"
+    for shape in '[]' '[3]' '[2, 1]'; do
+        safetensors bad.safetensors w F4 "$shape" 00
+        exits 1 s2s-ckpt ls bad.safetensors
+        says "has no last axis of an even length"
+    done
+    safetensors bad.safetensors w F4_E2M1FN_X2 '[1]' 00
+    exits 1 s2s-ckpt ls bad.safetensors
+    says "unknown dtype 'F4_E2M1FN_X2'"
+}
+
 @test "cat --json: integers of 64 bits digit by digit, of other widths, and what is no number" {
     safetensors a.safetensors c C64 '[1]' 0000803f00000000 big U64 '[1]' ffffffffffffffff low I64 '[1]' 0000000000000080 \
         short I16 '[2]' feff0100 bytes U8 '[2]' 00ff wide F64 '[1]' 0000000000000440

@@ -226,6 +226,20 @@ assert back16.tobytes() == x16.astype("f8").tobytes(), back16
 PY
 }
 
+@test "view --json: floats of 8 and 4 bits" {
+    PYTHONPATH=$ROOT/tests/oracle/stream python3 -B - <<'PY'
+import numpy as np
+import make_corpus as corpus
+small = {"F8_E4M3": 0x38, "F8_E5M2": 0x3c, "F8_E8M0": 0x80, "F8_E4M3FNUZ": 0x40, "F8_E5M2FNUZ": 0x42, "F4": 0x91}
+tensors = {name: (name, np.array([bits] * (2 if name == "F4" else 1), "u1")) for name, bits in small.items()}
+record = corpus.safetensors({**corpus.pack(), **tensors}, corpus.META, lambda header: header["F4"].update(shape=[4]))
+open("x.s2s", "wb").write(corpus.Stream(corpus.header(), [record]).bytes())
+PY
+    for one in "F8_E4M3 [1]" "F8_E5M2 [1]" "F8_E8M0 [2]" "F8_E4M3FNUZ [1]" "F8_E5M2FNUZ [1.5]" "F4 [0.5,-0.5,0.5,-0.5]"; do
+        [ "$(s2s-shard view --json --tensor "${one% *}" x.s2s | jq -c ".records[0].tensors.${one% *}.data")" = "${one#* }" ]
+    done
+}
+
 @test "verify: quick sees the end, -k goes on behind a fault" {
     exits 0 s2s-shard verify a.s2s "$good/pack.s2s.zst"
     cp a.s2s bad.s2s

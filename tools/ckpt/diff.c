@@ -82,7 +82,7 @@ static bool is_complex(enum s2s_dtype dtype)
 /* Can a double hold all values? It rounds integers beyond 2^53. */
 static bool fits_double(enum s2s_dtype dtype)
 {
-    return dtype != S2S_I64 && dtype != S2S_U64 && !is_complex(dtype);
+    return dtype != S2S_I64 && dtype != S2S_U64 && s2s_ckpt_is_number(dtype);
 }
 
 /* Exact where long double holds 64-bit integers, as on x86-64 and AArch64. */
@@ -91,7 +91,10 @@ static void number(long double *re, long double *im, const char *bytes, enum s2s
 {
     int64_t whole;
     *im = 0;
-    if (is_complex(dtype)) {
+    if (dtype == S2S_F4_E2M1FN_X2) {
+        *re = s2s_f4_to_f32((uint8_t)bytes[i]);
+        *im = s2s_f4_to_f32((uint8_t)bytes[i] >> 4);
+    } else if (is_complex(dtype)) {
         const enum s2s_dtype part = dtype == S2S_C64 ? S2S_F32 : S2S_F64;
         *re = s2s_ckpt_number(bytes, part, 2 * i);
         *im = s2s_ckpt_number(bytes, part, 2 * i + 1);
@@ -109,14 +112,21 @@ static long double apart(long double x, long double y)
     return x == y || (isnan(x) && isnan(y)) ? 0 : fabsl(x - y);
 }
 
-/* |a - b|; *past: beyond the tolerance, or a number against NaN. */
+/* |a - b|, of two pairs the larger one; *past: beyond the tolerance, or a number against NaN. A
+ * pair is no number: NaN. */
 static double distance(bool *past, const struct side *a, const struct side *b, size_t i,
                        double tolerance)
 {
     long double x, x_im, y, y_im;
+    const bool a_pair = a->tensor->dtype == S2S_F4_E2M1FN_X2,
+               b_pair = b->tensor->dtype == S2S_F4_E2M1FN_X2;
     number(&x, &x_im, a->bytes, a->tensor->dtype, i);
     number(&y, &y_im, b->bytes, b->tensor->dtype, i);
-    const long double im = apart(x_im, y_im), by = im == 0 ? apart(x, y) : hypotl(apart(x, y), im);
+    const long double re = apart(x, y), im = apart(x_im, y_im),
+                      by = a_pair != b_pair ? NAN
+                           : a_pair         ? fmaxl(re, im)
+                           : im == 0        ? re
+                                            : hypotl(re, im);
     *past = !(by <= tolerance);
     return (double)by;
 }

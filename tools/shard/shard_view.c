@@ -25,22 +25,6 @@ static void put_float(double x, int digits)
         printf("%.*g", digits, x);
 }
 
-/* Eight-bit floats (OCP OFP8, version 1.0): E5M2 is half of an F16; E4M3 has no infinity and one
- * NaN; E8M0 is a power of two. */
-static double f8_e4m3(uint8_t bits)
-{
-    int exponent = bits >> 3 & 15, mantissa = bits & 7;
-    double x = exponent == 15 && mantissa == 7 ? NAN
-               : exponent == 0                 ? ldexp(mantissa, -9)
-                                               : ldexp(8 + mantissa, exponent - 10);
-    return bits & 128 ? -x : x;
-}
-
-static double f8_e8m0(uint8_t bits)
-{
-    return bits == 255 ? NAN : ldexp(1, bits - 127);
-}
-
 static void put_real(const char *p, enum s2s_dtype dtype)
 {
     uint16_t half = 0;
@@ -58,14 +42,11 @@ static void put_real(const char *p, enum s2s_dtype dtype)
         put_float((double)f32, 9);
         break;
     case S2S_F8_E5M2:
-        half = (uint16_t)((uint8_t)*p << 8);
-        put_float((double)s2s_f16_to_f32(half), 9);
-        break;
     case S2S_F8_E4M3:
-        put_float(f8_e4m3((uint8_t)*p), 9);
-        break;
     case S2S_F8_E8M0:
-        put_float(f8_e8m0((uint8_t)*p), 9);
+    case S2S_F8_E4M3FNUZ:
+    case S2S_F8_E5M2FNUZ:
+        put_float((double)s2s_f8_to_f32((uint8_t)*p, dtype), 9);
         break;
     default:
         memcpy(&half, p, 2);
@@ -105,6 +86,11 @@ static void put_element(const char *p, enum s2s_dtype dtype)
         put_real(p, dtype);
         fputs(", ", stdout);
         put_real(p + size / 2, dtype);
+        break;
+    case S2S_F4_E2M1FN_X2: /* two entries: the low four bits are the first */
+        put_float((double)s2s_f4_to_f32((uint8_t)*p), 9);
+        fputs(", ", stdout);
+        put_float((double)s2s_f4_to_f32((uint8_t)*p >> 4), 9);
         break;
     default:
         put_real(p, dtype);

@@ -12,7 +12,7 @@ static const struct {
 } allowed[] = {
     {"torch", "Size Tensor device strided"},
     /* dtypes that are not read: the tensor is named, and as values they do no harm */
-    {"torch", "complex32 float4_e2m1fn_x2 quint8 qint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 "
+    {"torch", "complex32 quint8 qint8 qint32 quint4x2 quint2x4 bits1x8 bits2x4 "
               "bits4x2 bits8 bits16 uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 "
               "int5 int6 int7"},
     {"torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "

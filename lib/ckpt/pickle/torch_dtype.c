@@ -23,6 +23,7 @@ static const struct {
     {S2S_F8_E8M0, "float8_e8m0fnu", NULL},
     {S2S_F8_E4M3FNUZ, "float8_e4m3fnuz", NULL},
     {S2S_F8_E5M2FNUZ, "float8_e5m2fnuz", NULL},
+    {S2S_F4_E2M1FN_X2, "float4_e2m1fn_x2", NULL},
     {S2S_U16, "uint16", NULL},
     {S2S_U32, "uint32", NULL},
     {S2S_U64, "uint64", NULL},

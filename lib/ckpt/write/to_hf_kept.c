@@ -318,10 +318,10 @@ static void check_all(struct check *c, const json_t *config)
     json_decref(layers);
 }
 
-/* Is it an 8-bit floating-point weight? Scales can be 8-bit, too. */
+/* Is it a floating-point weight of 8 or 4 bits? Scales can be 8-bit, too. */
 static bool is_small(const struct s2s_ckpt_tensor *t)
 {
-    return s2s_starts_with(s2s_dtype_name(t->dtype), "F8_") && t->n_dims >= 2 &&
+    return s2s_dtype_size(t->dtype) == 1 && *s2s_dtype_name(t->dtype) == 'F' && t->n_dims >= 2 &&
            !strstr(t->name, "scale") && !s2s_ckpt_is_state(t->name);
 }
 
@@ -337,7 +337,7 @@ static bool has_scale(const struct s2s_ckpt *ckpt, const char *name)
     return has;
 }
 
-/* Checks that each 8-bit weight has a scale, if others have: transformers would initialise a
+/* Checks that each such weight has a scale, if others have: transformers would initialise a
  * missing one. */
 static void check_scales(struct check *c)
 {
@@ -350,7 +350,8 @@ static void check_scales(struct check *c)
         if (is_small(&c->ckpt->tensors[i]) && !has_scale(c->ckpt, name))
             ckpt_list_add(&list, "without a scale", s2s_xstrdup(name));
     }
-    tell_list(c, &list, S2S_E_NOTFOUND, "weights of 8 bits without a scale, which others have");
+    tell_list(c, &list, S2S_E_NOTFOUND,
+              "weights of 8 or 4 bits without a scale, which others have");
 }
 
 /* The name of a tensor as written; NULL: not written. Most are a suffix of the source's name. */

@@ -35,6 +35,14 @@ static void add_json_text(struct s2s_buf *out, const char *text)
     json_decref(string);
 }
 
+static int put_type(struct s2s_buf *out, const struct s2s_ckpt_target *target,
+                    struct s2s_error *err)
+{
+    int rc =
+        s2s_st_put_type(out, target->dtype, s2s_ckpt_target_shape(target), target->n_dims, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_target_name(target)) : 0;
+}
+
 int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
@@ -42,6 +50,12 @@ int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_e
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is C128, which safetensors lacks",
                                    s2s_ckpt_target_name(&plan->targets[i]));
             return s2s_error_hint(err, rc, "--to torch_dist keeps it");
+        } else if (plan->targets[i].dtype == S2S_F4_E2M1FN_X2) {
+            struct s2s_buf unused = S2S_BUF_INIT;
+            int rc = put_type(&unused, &plan->targets[i], err);
+            s2s_buf_release(&unused);
+            if (rc < 0)
+                return s2s_error_hint(err, rc, "--to torch_dist keeps it");
         } else if (strcmp(s2s_ckpt_target_name(&plan->targets[i]), "__metadata__") == 0) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                    "a tensor is called __metadata__, which safetensors has for "
@@ -61,17 +75,18 @@ static int by_width(const void *a, const void *b)
     return x < y ? -1 : x > y; /* same width: order of the plan */
 }
 
-/* Appends a target's header entry. Returns the end of its data. */
-static int64_t add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *target, int64_t at)
+/* Appends a target's header entry, and moves *at to the end of its data. */
+static int add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *target, int64_t *at,
+                     struct s2s_error *err)
 {
-    int64_t end = at + s2s_ckpt_target_bytes(target);
+    const int64_t begin = *at;
+    *at += s2s_ckpt_target_bytes(target);
     s2s_buf_putc(out, ',');
     add_json_text(out, s2s_ckpt_target_name(target));
-    s2s_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(target->dtype));
-    for (int d = 0; d < target->n_dims; d++)
-        s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)s2s_ckpt_target_shape(target)[d]);
-    s2s_buf_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
-    return end;
+    s2s_buf_puts(out, ":{");
+    int rc = put_type(out, target, err);
+    s2s_buf_printf(out, ",\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)*at);
+    return rc;
 }
 
 struct sink {
@@ -119,8 +134,8 @@ static int put_header(const char *metadata, struct s2s_ckpt_target *const *targe
             rc = sink ? put(sink, out.data, out.len, err) : 0;
             s2s_buf_clear(&out);
         }
-        if (i < n)
-            at = add_entry(&out, targets[i], at);
+        if (i < n && rc == 0)
+            rc = add_entry(&out, targets[i], &at, err);
     }
     s2s_buf_release(&out);
     return rc;
@@ -132,7 +147,9 @@ static int write_header(const char *metadata, struct s2s_ckpt_target *const *tar
 {
     size_t len;
     char head[8];
-    (void)put_header(metadata, targets, n, NULL, &len, err);
+    int rc = put_header(metadata, targets, n, NULL, &len, err);
+    if (rc < 0)
+        return rc;
     if (len > S2S_SAFETENSORS_MAX_HEADER)
         return s2s_error_hint(
             err,
@@ -143,7 +160,7 @@ static int write_header(const char *metadata, struct s2s_ckpt_target *const *tar
             "--to hf with a smaller --max-shard-size, or --to torch_dist");
     for (int i = 0; i < 8; i++)
         head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
-    int rc = put(sink, head, sizeof head, err);
+    rc = put(sink, head, sizeof head, err);
     return rc < 0 ? rc : put_header(metadata, targets, n, sink, &len, err);
 }
 

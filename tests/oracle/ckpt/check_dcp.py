@@ -25,12 +25,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import ranks  # noqa: E402
 
 NAMES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64",
-         "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "complex64"]
+         "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex64"]
 
 
 def rand(*shape, dtype=torch.float32, seed=[0]):
     seed[0] += 1
     t = torch.randn(*shape, generator=torch.Generator().manual_seed(seed[0]))
+    if dtype == torch.float4_e2m1fn_x2:
+        return (t * 50).to(torch.int8).view(dtype)
     if dtype.is_complex:
         return torch.complex(t, -t)
     return t.to(dtype) if dtype.is_floating_point else (t * 50).to(torch.int64).to(dtype)

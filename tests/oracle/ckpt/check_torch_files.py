@@ -89,6 +89,8 @@ def check(what, value, tmp, **how):
 
 def rand(*shape, dtype=torch.float32):
     t = torch.randn(*shape, generator=gen)
+    if dtype == getattr(torch, "float4_e2m1fn_x2", None):
+        return (t * 50).to(torch.int8).view(dtype)
     if dtype.is_complex:
         return torch.complex(t, t.flip(0) if t.ndim else t).to(dtype)
     return t.to(dtype) if dtype.is_floating_point else (t * 50).to(torch.int64).to(dtype)
@@ -107,7 +109,7 @@ def random_tree(depth, rng):
 
 
 names = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64",
-         "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64", "complex128"]
+         "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex64", "complex128"]
 with tempfile.TemporaryDirectory() as tmp:
     for legacy in (False, True):
         how = {"_use_new_zipfile_serialization": not legacy}

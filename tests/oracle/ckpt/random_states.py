@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 OLD = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8",
        "bool": "BOOL", "complex64": "C64"}
 NEW = {"uint16": "U16", "uint32": "U32", "uint64": "U64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-       "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0"}
+       "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0", "float4_e2m1fn_x2": "F4_E2M1FN_X2"}
 SPELLED = {getattr(torch, k): v for k, v in {**OLD, **NEW}.items()}
 # without what trainers put around names, which a Hugging Face folder is written without
 ATOMS = ["a", "b", "weight", "layers", "0", "1", "10", "02", "-1", "x.y", ".", "..", "a/b", "\\", "\u00e9", "A\u0301", "\u65e5\u672c", "\U0001f600", "\n", "\x7f", " ", "%s%n",
@@ -37,7 +37,7 @@ def shape_of(r, least=0):
 
 def values(r, dtype, shape):
     gen = torch.Generator().manual_seed(r.getrandbits(31))
-    if dtype == torch.bool or (dtype.is_floating_point and r.random() < .5):
+    if dtype == torch.bool or (dtype.is_floating_point and dtype != torch.float4_e2m1fn_x2 and r.random() < .5):
         return (torch.randn(shape, generator=gen, dtype=torch.float64) * 4).to(torch.int8 if dtype == torch.bool else torch.float32).to(dtype)
     return torch.randint(0, 256, (math.prod(shape) * dtype.itemsize,), generator=gen, dtype=torch.uint8).view(dtype).reshape(shape)
 
@@ -193,7 +193,7 @@ def dtensors(r, path, writer=None):
     grid = r.choice([(2,), (3,), (4,), (2, 2), (2, 3), (3, 2), (2, 2, 2)])
     wholes, places, states = {}, {}, []
     for name in names_of(r, 14):
-        t = wholes[name] = values(r, r.choice([d for d in SPELLED if not writer or d != torch.float8_e8m0fnu]), shape_of(r))
+        t = wholes[name] = values(r, r.choice([d for d in SPELLED if not writer or d not in (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)]), shape_of(r))
         places[name] = [Shard(r.randrange(t.dim())) if t.dim() and r.random() < .7 else Replicate() for _ in grid]
         if len(grid) == 2 and t.dim() and r.random() < .3:
             d = r.randrange(t.dim())

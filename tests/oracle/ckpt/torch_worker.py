@@ -50,12 +50,14 @@ except ImportError:  # before 2.6
 
 RELEASE = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
 NAMES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64", "float8_e4m3fn",
-         "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "complex64", "complex128"]
+         "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex64", "complex128"]
 gen = torch.Generator()
 
 
 def rand(*shape, dtype=torch.float32):
     t = torch.randn(*shape, generator=gen)
+    if dtype == getattr(torch, "float4_e2m1fn_x2", None):
+        return (t * 50).to(torch.int8).view(dtype)
     if dtype.is_complex:
         return torch.complex(t, t.flip(0) * 3 if t.ndim else t).to(dtype)
     return t.to(dtype) if dtype.is_floating_point else (t * 50).to(torch.int64).to(dtype)

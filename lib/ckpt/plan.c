@@ -183,7 +183,7 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
             kept = s2s_ckpt_target_name(target);
     }
     if (n_kept)
-        s2s_warn("ckpt", "%s%s: 8-bit floating point or complex, and not cast", kept,
+        s2s_warn("ckpt", "%s%s: floating point of 8 bits or less, or complex, and not cast", kept,
                  n_kept > 1 ? " and others" : "");
 }
 

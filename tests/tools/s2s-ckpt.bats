@@ -675,7 +675,7 @@ from small_safetensors import save
 save("in.safetensors", a=("F8_E4M3", np.array([1, 2], np.uint8)), c=("C64", np.array([1j], np.complex64)), w=("F32", np.array([1], np.float32)))
 PY
     exits 0 s2s-ckpt convert --to safetensors --dtype bf16 in.safetensors out
-    says "a and others: 8-bit floating point or complex, and not cast"
+    says "a and others: floating point of 8 bits or less, or complex, and not cast"
     [ "$(s2s-ckpt ls out | cut -f2 | tr '\n' ' ')" = "F8_E4M3 C64 BF16 " ]
     exits 0 s2s-ckpt convert --to safetensors in.safetensors out
     says_not "not cast"

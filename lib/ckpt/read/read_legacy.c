@@ -24,8 +24,8 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
 }
 
 struct legacy {
+    struct ckpt_torch_naming naming; /* the first: callbacks get a pointer to either */
     struct ckpt_torch_walk *w;
-    const struct ckpt_torch_source *source;
     int fd;
     int64_t begin, len; /* range of the file fd */
     struct ckpt_pickle pickles[N_PICKLES];
@@ -37,19 +37,6 @@ struct legacy {
 };
 
 /* ---- callbacks of the pickles ---- */
-
-static void put_prefix(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys,
-                       int n)
-{
-    const struct legacy *l = ctx;
-    ckpt_torch_prefix(prefix, l->source, keys, n);
-}
-
-static const char *find_name(void *ctx, const char *name, size_t len)
-{
-    const struct legacy *l = ctx;
-    return ckpt_known_name(l->w->ckpt, name, len);
-}
 
 static void note_store(void *ctx, const struct ckpt_node *persid)
 {
@@ -92,11 +79,8 @@ static void take_again(void *ctx)
 /* Parses the five pickles; their lengths are not stored. */
 static int parse_all(struct legacy *l)
 {
-    const struct ckpt_pickle_taker object = {.ctx = l,
-                                             .storage = note_store,
-                                             .prefix = put_prefix,
-                                             .known = find_name,
-                                             .packs_dtensors = l->source->fsdp != NULL};
+    struct ckpt_pickle_taker object = ckpt_torch_taker(&l->naming);
+    object.storage = note_store;
     const struct ckpt_pickle_taker keys = {.ctx = l, .item = take_key, .again = take_again};
     const struct ckpt_pickle_taker *const takers[N_PICKLES] = {[OBJECT] = &object, [KEYS] = &keys};
     struct s2s_error *err = l->w->err;
@@ -178,7 +162,8 @@ static int find_stores(struct legacy *l)
 int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source,
                            int fd, int64_t len)
 {
-    struct legacy l = {.w = w, .source = source, .fd = fd, .begin = source->begin, .len = len};
+    struct legacy l = {
+        .naming = {w->ckpt, source}, .w = w, .fd = fd, .begin = source->begin, .len = len};
     struct ckpt_pickle *object = &l.pickles[OBJECT];
     w->is_legacy = true;
     int rc = parse_all(&l);

@@ -7,22 +7,25 @@
 
 /* ---- names, while a pickle is parsed ---- */
 
-struct naming {
-    struct s2s_ckpt *ckpt;
-    const struct ckpt_torch_source *source;
-};
-
 static void put_prefix(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys,
                        int n)
 {
-    const struct naming *naming = ctx;
+    const struct ckpt_torch_naming *naming = ctx;
     ckpt_torch_prefix(prefix, naming->source, keys, n);
 }
 
 static const char *find_name(void *ctx, const char *name, size_t len)
 {
-    const struct naming *naming = ctx;
+    const struct ckpt_torch_naming *naming = ctx;
     return ckpt_known_name(naming->ckpt, name, len);
+}
+
+struct ckpt_pickle_taker ckpt_torch_taker(struct ckpt_torch_naming *naming)
+{
+    return (struct ckpt_pickle_taker){.ctx = naming,
+                                      .prefix = put_prefix,
+                                      .known = find_name,
+                                      .packs_dtensors = naming->source->fsdp != NULL};
 }
 
 /* ---- zip archives ---- */
@@ -53,11 +56,8 @@ static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t b
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                     int64_t len)
 {
-    struct naming naming = {w->ckpt, source};
-    const struct ckpt_pickle_taker taker = {.ctx = &naming,
-                                            .prefix = put_prefix,
-                                            .known = find_name,
-                                            .packs_dtensors = source->fsdp != NULL};
+    struct ckpt_torch_naming naming = {w->ckpt, source};
+    const struct ckpt_pickle_taker taker = ckpt_torch_taker(&naming);
     struct ckpt_archive archive;
     struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
     int rc = ckpt_archive_begin(&archive, &span, w->err);

@@ -70,6 +70,14 @@ int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_pickle *pickle,
                     const struct ckpt_torch_source *source);
 
+/* The context of a taker that names tensors as ckpt_torch_walk will. */
+struct ckpt_torch_naming {
+    struct s2s_ckpt *ckpt;
+    const struct ckpt_torch_source *source;
+};
+/* Returns such a taker; it borrows naming, which may be the beginning of a larger struct. */
+struct ckpt_pickle_taker ckpt_torch_taker(struct ckpt_torch_naming *naming);
+
 /* Reads `len` bytes of a file in the format before torch 1.6. FORMAT, TRUNCATED, UNSUPPORTED,
  * VERSION, IO. (read_legacy.c) */
 int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source,

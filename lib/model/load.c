@@ -75,9 +75,12 @@ static int open_shards(struct weights *w, const char *dir, const char *index_pat
 static int open_dir(struct weights *w, const char *dir, struct s2s_error *err)
 {
     char *index = s2s_xasprintf("%s/model.safetensors.index.json", dir);
-    int rc = s2s_is_there(AT_FDCWD, index) ? open_shards(w, dir, index, err)
-                                           : open_file(w, dir, "model.safetensors", err);
+    const bool sharded = s2s_is_there(AT_FDCWD, index);
+    int rc =
+        sharded ? open_shards(w, dir, index, err) : open_file(w, dir, "model.safetensors", err);
     free(index);
+    if (rc == S2S_E_OPEN && !sharded)
+        s2s_error_hint(err, rc, "s2s-ckpt convert --to hf makes a model of any checkpoint");
     return rc;
 }
 

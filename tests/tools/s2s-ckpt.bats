@@ -2156,7 +2156,7 @@ PY
     exits 0 s2s-ckpt convert --to nemo --no-tokenizer other other.nemo
     says "config.json: activation_dropout is 0.25; NeMo has one dropout, which is 0.1"
     s2s-ckpt convert -q --to hf other.nemo off
-    [ "$(jq .preemphasis off/preprocessor_config.json)" = 0 ]
+    jq -e ".preemphasis == 0" off/preprocessor_config.json
     tar -xOf chars.nemo ./model_config.yaml | grep -q "ctc_models.EncDecCTCModel$"
     exits 0 s2s-ckpt convert --plan --to nemo --no-tokenizer hf none.nemo
     [ ! -e none.nemo ]

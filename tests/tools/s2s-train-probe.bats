@@ -172,6 +172,11 @@ PY
     exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
     says "mystery"
     says "config.json:"
+    cp "$M/qwen2/config.json" model/
+    mv model/model.safetensors model/pytorch_model.bin
+    exits 2 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "model/model.safetensors: cannot open"
+    says "s2s-ckpt convert --to hf makes a model of any checkpoint"
     [ ! -e out ]
 }
 

@@ -295,6 +295,20 @@ PY
     [ -e out.s2s-partial/s2s-resume ]
 }
 
+@test "a run that fails has the folder until it is removed" {
+    inject_or_skip
+    cp "$DATA/zip.pt" bad.pt
+    flip bad.pt 1440 # in a tensor: found when it is written
+    # who gets the lock before would take the folder, and lose files of its own to the removal
+    S2S_INJECT_RUN='! flock -n out.s2s-partial touch free' with_fault unlink:1:RUN \
+        s2s-ckpt convert -q --to hf --max-shard-size 32 bad.pt out
+    [ $fired = 1 ]
+    [ "$status" -eq 1 ]
+    says "CRC-32"
+    [ ! -e free ]
+    [ ! -e out.s2s-partial ]
+}
+
 @test "a rank that outlives the first one has the folder still" {
     inject_or_skip
     s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want

@@ -125,14 +125,14 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
     }
     char *tmp = s2s_xasprintf("%s.s2s-partial", job->out);
     int rc = fill_folder(job, tmp, err);
-    bool begun = job->how.journal && ckpt_is_first();
-    s2s_ckpt_journal_close(job->how.journal);
-    job->how.journal = NULL;
+    const bool begun = job->how.journal && ckpt_is_first();
     if (rc < 0 && begun && !job->opt->resume)
-        s2s_ckpt_remove_tree(tmp, NULL);
+        s2s_ckpt_journal_discard(job->how.journal);
     else if (rc < 0 && begun && access(tmp, F_OK) == 0)
         s2s_error_hint(err, rc, "%s keeps what is done; the same command continues from there",
                        tmp);
+    s2s_ckpt_journal_close(job->how.journal);
+    job->how.journal = NULL;
     ckpt_job_mind_readers();
     free(tmp);
     return rc;

@@ -486,6 +486,12 @@ int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
     return rc;
 }
 
+void s2s_ckpt_journal_discard(struct ckpt_journal *journal)
+{
+    if (journal->lock_fd >= 0 && is_in_place(journal))
+        (void)s2s_ckpt_remove_tree(journal->dir, NULL);
+}
+
 void s2s_ckpt_journal_close(struct ckpt_journal *journal)
 {
     if (!journal)

@@ -45,6 +45,10 @@ int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len
                      const char *digest, struct s2s_error *err);
 /* Removes the journals of all ranks, when the conversion is complete. IO. */
 int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err);
+/* Removes the folder with all that is in it, as far as that goes, when the conversion has failed:
+ * rank 0 does, once no rank writes, and before close, since the folder is another run's behind it.
+ */
+void s2s_ckpt_journal_discard(struct ckpt_journal *journal);
 void s2s_ckpt_journal_close(struct ckpt_journal *journal); /* NULL is a no-op */
 
 #endif

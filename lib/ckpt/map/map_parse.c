@@ -243,7 +243,10 @@ static int refuse_pattern(struct parser *p, const char *word)
         p->err, S2S_E_FORMAT,
         "bad pattern \"%s\": names may hold {N}, {E}, one list such as {q,k,v}, or "
         "{*} at the end%s",
-        word, strchr(word, '?') ? "; ? is a word of its own behind them" : "");
+        word,
+        strchr(word, '?')   ? "; ? is a word of its own behind them"
+        : strchr(word, '*') ? "; a layer's number is {N}, not *"
+                            : "");
 }
 
 static int refuse_line(struct parser *p, char **words);
@@ -446,12 +449,28 @@ static int read_drop(struct parser *p, char **words, int n, struct place *at)
     return 0;
 }
 
+/* The section of this name that the user's file has already, which goes on: that a name has two
+ * rules there is seen; -1: none. */
+static int own_section(const struct parser *p, const char *name)
+{
+    const struct ckpt_map *map = p->map;
+    for (size_t i = 0; p->line && i < map->n_rules; i++) {
+        const struct ckpt_rule *rule = &map->rules[i];
+        if (rule->line && rule->section >= 0 && strcmp(map->sections[rule->section], name) == 0)
+            return rule->section;
+    }
+    return -1;
+}
+
 static int read_section(struct parser *p, char **words, int n, struct place *at)
 {
     struct ckpt_map *map = p->map;
-    s2s_grow(&map->sections, map->n_sections, &map->cap_sections, sizeof *map->sections);
-    at->section = (int)map->n_sections;
-    map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, words[1]);
+    at->section = own_section(p, words[1]);
+    if (at->section < 0) {
+        s2s_grow(&map->sections, map->n_sections, &map->cap_sections, sizeof *map->sections);
+        at->section = (int)map->n_sections;
+        map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, words[1]);
+    }
     free(at->marker);
     at->marker = s2s_xstrdup(words[1]);
     return 0;

@@ -165,7 +165,8 @@ static bool has_twins(const char *open, const char *close)
 bool ckpt_map_is_pattern(const char *word)
 {
     int lists = 0;
-    if (strchr(word, '?'))
+    const char *star = strchr(word, '*');
+    if (strchr(word, '?') || (star && !(ckpt_map_is_open(word) && star[1] == '}')))
         return false;
     for (const char *at = strpbrk(word, "{}"); at; at = strpbrk(at, "{}")) {
         const char *close = at + 1 + strcspn(at + 1, "{}");

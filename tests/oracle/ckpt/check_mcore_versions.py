@@ -69,6 +69,22 @@ CASES.update({
     "frozen experts": (4, dict(OPTIMIZED, kind="moe", ep=2, tp=2, frozen="experts", sharding="fully_reshardable"), dict(tp=1, ep=4)),
     "singletons, optimizer": (4, dict(OPTIMIZED, kind="moe", ep=2, tp=2, sharding="fully_reshardable", metadata={"singleton_local_shards": True}), {}),
 })
+STAGES = {  # of no common size: the first and last of each rank, embedding and loss as layers, a layout in words
+    "first and last": (3, dict(layers=9, pp=3, config=dict(num_layers_in_first_pipeline_stage=2, num_layers_in_last_pipeline_stage=3))),
+    "first and last, vpp2": (3, dict(layers=8, pp=3, vpp=2, config=dict(num_layers_in_first_pipeline_stage=2, num_layers_in_last_pipeline_stage=4))),
+    "embedding and loss, vpp2": (2, dict(layers=6, pp=2, vpp=2, config=dict(account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True))),
+    "layout": (2, dict(layers=7, pp=2, config=dict(pipeline_model_parallel_layout="Ettttt|ttL"))),
+    "layout, vpp2": (2, dict(layers=7, pp=2, vpp=2, config=dict(pipeline_model_parallel_layout="Ettt|t|tt|tL"))),
+    "layout, vpp3, empty": (4, dict(layers=5, pp=2, vpp=3, tp=2, config=dict(pipeline_model_parallel_layout="E|tt||t|tt|L"))),
+    "layout, vpp2, tied": (4, dict(layers=5, pp=4, vpp=2, tied=True, config=dict(pipeline_model_parallel_layout="Et|t|t|t|t|||L"))),
+    "layout, vpp2, experts": (4, dict(layers=5, pp=2, vpp=2, kind="moe", ep=2, moe_layer_freq=[0, 1, 1, 0, 1], config=dict(pipeline_model_parallel_layout="Ett|t|t|tL"))),
+    "layout, vpp2, more tokens": (2, dict(layers=5, pp=2, vpp=2, mtp=1, config=dict(pipeline_model_parallel_layout="Ett|t|tt|mL"))),
+}
+for i, (name, (world, how)) in enumerate(STAGES.items()):
+    flat = dict(pp=1, vpp=None, tp=2, config={}) if world == 2 else dict(pp=1, vpp=None, tp=1, config={})
+    sharding = ("fully_reshardable", "dp_reshardable")[i % 2]  # megatron-core cannot save the latter with MTP
+    CASES[name] = (world, how, flat)
+    CASES["%s, %s" % (name, sharding)] = (world, dict(OPTIMIZED, **how, sharding=sharding), flat if sharding in FREE else {})
 CASES["singletons"] = (2, dict(kind="moe", ep=2, metadata={"singleton_local_shards": True}), dict(ep=1))
 
 
@@ -193,6 +209,8 @@ def check_release(work, release, names, tmp, bad):
             since = (0, 14)
         if how.get("ep", 1) > 1 and how.get("tp", 1) > 1:  # before, only with layers of Transformer Engine
             since = max(since, (0, 15))
+        if "pipeline_model_parallel_layout" in how.get("config", {}):
+            since = max(since, (0, 14) if how.get("mtp") else (0, 13))
         if how.get("legacy_grouped"):
             until = min(until, (0, 17))
         if since <= release < until:

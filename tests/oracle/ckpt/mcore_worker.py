@@ -405,7 +405,7 @@ def load(c, rank):
     for i, m in enumerate(models):
         while hasattr(m, "module") and not c["wrapped"]:
             m = m.module
-        part = state["model%d" % i if c["vpp"] else "model"]
+        part = state.get("model%d" % i if c["vpp"] else "model", {})  # a stage may be empty
         m.load_state_dict({k[len(c["prefix"]):]: v for k, v in part.items()} if c["prefix"] else part, strict=False)
     if optimizer:
         optimizer.load_state_dict(state["optimizer"])

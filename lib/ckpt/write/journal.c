@@ -486,8 +486,16 @@ int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
     return rc;
 }
 
+static void close_file(struct ckpt_journal *journal)
+{
+    if (journal->fd >= 0)
+        close(journal->fd);
+    journal->fd = -1;
+}
+
 void s2s_ckpt_journal_discard(struct ckpt_journal *journal)
 {
+    close_file(journal); /* there may be no other descriptor to remove the folder by */
     if (journal->lock_fd >= 0 && is_in_place(journal))
         (void)s2s_ckpt_remove_tree(journal->dir, NULL);
 }
@@ -496,8 +504,7 @@ void s2s_ckpt_journal_close(struct ckpt_journal *journal)
 {
     if (!journal)
         return;
-    if (journal->fd >= 0)
-        close(journal->fd);
+    close_file(journal);
     unlock_folder(journal);
     for (size_t i = 0; i < journal->n; i++)
         free(journal->entries[i].path);

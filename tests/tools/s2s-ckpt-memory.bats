@@ -150,7 +150,9 @@ PY
     says "model-00001-of-00002.safetensors: DCP_SHARDING_INFO is not JSON"
 }
 
-@test "a header with tens of megabytes of white space in less than 30 MiB" {
+@test "a header with tens of megabytes of white space in less than 20 MiB" {
+    local most=20
+    case ${S2S_BIN:-} in *sanitize*) most=30 ;; esac # these take 20 themselves
     python3 - <<'PY'
 import struct
 def write(path, head):
@@ -165,7 +167,7 @@ write("within.safetensors", b"{" + a + b", " + b.replace(b'"shape"', run + b'"sh
 write("cut.safetensors", b"{" + a + b", " + b + run)
 PY
     for name in behind between within; do
-        under 30 s2s-ckpt verify $name.safetensors # the sanitizers alone take 20
+        under $most s2s-ckpt verify $name.safetensors
         exits 0 s2s-ckpt diff plain.safetensors $name.safetensors
     done
     exits 1 s2s-ckpt ls cut.safetensors

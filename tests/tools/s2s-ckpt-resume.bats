@@ -248,6 +248,23 @@ PY
     [ -e out.s2s-partial ]
 }
 
+@test "with --resume, what lacks only its name is kept, and the message says so" {
+    inject_or_skip
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" want
+    local n=0
+    output=
+    until [[ $output == *"out.s2s-partial: rename to out"* ]]; do
+        rm -rf out.s2s-partial
+        with_fault rename:$((++n)):EACCES s2s-ckpt convert -q --resume --to hf "$DATA/hf_sharded" out
+        [ "$fired" = 1 ]
+        [ "$status" -eq 1 ]
+        [ ! -e out ]
+    done
+    says "all is written: rename out.s2s-partial yourself"
+    mv out.s2s-partial out
+    diff -r want out
+}
+
 @test "two conversions to one place: the second is refused and harms nothing" {
     python3 - <<'PY'
 import json, struct

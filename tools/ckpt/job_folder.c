@@ -101,7 +101,12 @@ static int end_folder(const struct job *job, const char *tmp, struct s2s_error *
         rc = s2s_ckpt_journal_remove(job->how.journal, err);
     if (rc == 0)
         (void)rmdir(job->out); /* removes an empty folder; otherwise the rename reports it */
-    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, job->out, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_ckpt_rename_tree(tmp, job->out, err);
+    if (rc < 0 && job->opt->resume && access(tmp, F_OK) == 0)
+        s2s_error_hint(err, rc, "all is written: rename %s yourself", tmp);
+    return rc;
 }
 
 /* The result is agreed among ranks. */

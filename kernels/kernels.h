@@ -26,8 +26,9 @@
 
 /* Where kernels run, in the order they were issued. */
 struct s2s_queue {
-    void *handle; /* the backend's own; NULL on the CPU */
-    int status;   /* 0, or the backend's first failure */
+    void *handle;      /* the backend's own; NULL on the CPU */
+    int status;        /* 0, or the backend's first failure */
+    const char *layer; /* that runs, for messages */
 };
 
 struct s2s_mat {

@@ -18,6 +18,13 @@ static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
     quick_exit(1);
 }
 
+void s2s_out_of_memory(const struct s2s_error *err)
+{
+    dprintf(STDERR_FILENO, "%s: %s%s%s\n", program_invocation_short_name, err->text,
+            err->hint[0] ? "; " : "", err->hint);
+    quick_exit(1);
+}
+
 void *s2s_xmalloc(size_t len_bytes)
 {
     void *ptr = malloc(len_bytes ? len_bytes : 1);

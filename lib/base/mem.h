@@ -12,6 +12,10 @@
 
 struct s2s_error;
 
+/* Ends the program with the error's text and hint, and status 1: for memory that is out where no
+ * error can be returned. */
+_Noreturn void s2s_out_of_memory(const struct s2s_error *err);
+
 void *s2s_xmalloc(size_t len_bytes) __attribute__((malloc, returns_nonnull));
 void *s2s_xcalloc(size_t n, size_t size_bytes) __attribute__((malloc, returns_nonnull));
 /* n * size_bytes with overflow check; ptr may be NULL */

@@ -146,10 +146,11 @@ struct layer_ctx {
     const struct s2s_nn_clips *clips;
 };
 
-static struct s2s_tensor *run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in)
+static void run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
+                      struct s2s_tensor **out)
 {
     const struct layer_ctx *c = ctx;
-    return s2s_nn_conformer(tape, c->layer, in[0], c->clips, NULL);
+    *out = s2s_nn_conformer(tape, c->layer, in[0], c->clips, NULL);
 }
 
 static struct s2s_tensor *run_layers(struct s2s_model *model, struct s2s_tape *tape,
@@ -174,8 +175,10 @@ static struct s2s_tensor *run_layers(struct s2s_model *model, struct s2s_tape *t
             struct layer_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
             *ctx = (struct layer_ctx){&m->layers[i], clips};
             /* without recording a segment gives the layer's memory back */
-            h = fwd->recompute || !tape->recording ? s2s_tape_segment(tape, run_layer, ctx, 1, &h)
-                                                   : run_layer(tape, ctx, &h);
+            if (fwd->recompute || !tape->recording)
+                s2s_tape_segment(tape, run_layer, ctx, 1, &h, 1, &h, model->params->n_trained > 0);
+            else
+                run_layer(tape, ctx, &h, &h);
         }
         fwd->hidden[i + 1] = h;
     }

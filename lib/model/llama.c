@@ -287,7 +287,8 @@ struct layer_ctx {
     const struct s2s_nn_batch *batch;
 };
 
-static struct s2s_tensor *run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in)
+static void run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
+                      struct s2s_tensor **out)
 {
     const struct layer_ctx *c = ctx;
     const struct layer *layer = c->layer;
@@ -300,7 +301,7 @@ static struct s2s_tensor *run_layer(struct s2s_tape *tape, void *ctx, struct s2s
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = s2s_nn_mlp(tape, &layer->mlp, x);
     tape->layer = place;
-    return s2s_op_add(tape, h, x);
+    *out = s2s_op_add(tape, h, x);
 }
 
 static void run_head(struct llama *m, struct s2s_tape *tape, const struct s2s_batch *batch,
@@ -342,8 +343,10 @@ static int llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
         *ctx = (struct layer_ctx){&m->layers[i], shared};
         s2s_tape_layer(tape, "%smodel.layers.%d", model->prefix, i);
         /* without recording a segment gives the layer's memory back */
-        h = fwd->recompute || !tape->recording ? s2s_tape_segment(tape, run_layer, ctx, 1, &h)
-                                               : run_layer(tape, ctx, &h);
+        if (fwd->recompute || !tape->recording)
+            s2s_tape_segment(tape, run_layer, ctx, 1, &h, 1, &h, model->params->n_trained > 0);
+        else
+            run_layer(tape, ctx, &h, &h);
         fwd->hidden[i + 1] = h;
     }
     s2s_tape_layer(tape, "%smodel.norm", model->prefix);

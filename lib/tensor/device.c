@@ -1,3 +1,4 @@
+/* Opening a device by its name, and what its operations share. */
 #include "lib/tensor/device.h"
 
 #include <stdlib.h>
@@ -5,27 +6,50 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/tensor/tensor.h"
+
+/* A backend is one line here. */
+static const struct {
+    const char *name;
+    const struct s2s_kernels *kernels;
+} backends[] = {{"cpu", &s2s_kernels_cpu}};
+enum { N_BACKENDS = sizeof backends / sizeof *backends };
+
+struct s2s_device *s2s_device_new(const struct s2s_kernels *kernels)
+{
+    struct s2s_device *device = s2s_xcalloc(1, sizeof *device);
+    device->kernels = kernels;
+    device->dtype = S2S_F32;
+    s2s_arena_init(&device->scratch, device, 1 << 20);
+    s2s_pool_init(&device->pool, device);
+    return device;
+}
 
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
 {
     *device = NULL;
-    if (strcmp(name, "cpu") != 0)
-        return s2s_error_hint(
-            err, s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name),
-            "use \"cpu\"");
-    struct s2s_device *dev = s2s_xcalloc(1, sizeof *dev);
-    dev->kind = S2S_DEVICE_CPU;
-    dev->kernels = &s2s_kernels_cpu;
-    s2s_arena_init(&dev->scratch, dev->kernels, 1 << 20);
-    s2s_pool_init(&dev->pool, dev->kernels);
-    *device = dev;
-    return 0;
+    struct s2s_buf known = S2S_BUF_INIT;
+    for (size_t i = 0; i < N_BACKENDS && !*device; i++) {
+        if (strcmp(backends[i].name, name) == 0)
+            *device = s2s_device_new(backends[i].kernels);
+        s2s_buf_printf(&known, "%s%s", i ? ", " : "", backends[i].name);
+    }
+    int rc = 0;
+    if (!*device) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name);
+        s2s_error_hint(err, rc, "it has: %s", known.data);
+    }
+    s2s_buf_release(&known);
+    return rc;
 }
 
 void s2s_device_close(struct s2s_device *device)
 {
     if (!device)
         return;
+    for (int i = 0; i < device->n_children; i++)
+        s2s_tape_free(device->children[i]);
+    free(device->children);
     s2s_arena_release(&device->scratch);
     s2s_pool_release(&device->pool);
     free(device);
@@ -40,7 +64,23 @@ int s2s_device_sync(struct s2s_device *device, struct s2s_error *err)
     return 0;
 }
 
+void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    const char *layer = device->queue.layer ? device->queue.layer : "";
+    s2s_error_set(&err, S2S_E_NOMEM, "%s%sout of memory: no room for %.1f MiB more", layer,
+                  *layer ? ": " : "", (double)bytes / 1048576);
+    s2s_error_hint(&err, S2S_E_NOMEM,
+                   "train.recompute or shorter packs need less; s2s-train plan says how much");
+    if (device->fail)
+        device->fail(device->fail_ctx, &err);
+    s2s_out_of_memory(&err);
+}
+
 size_t s2s_device_peak_bytes(const struct s2s_device *device)
 {
-    return device->scratch.peak_bytes + device->pool.arena.peak_bytes;
+    size_t bytes = device->scratch.peak_bytes + device->pool.peak_bytes;
+    for (int i = 0; i < device->n_children; i++)
+        bytes += s2s_tape_peak_bytes(device->children[i]);
+    return bytes;
 }

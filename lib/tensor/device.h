@@ -1,4 +1,4 @@
-/* A device: a table of kernels, where they run, and the memory that its operations share. */
+/* A device: a table of kernels, the queues it runs on, and the memory that its operations share. */
 #ifndef S2S_TENSOR_DEVICE_H
 #define S2S_TENSOR_DEVICE_H
 
@@ -6,26 +6,39 @@
 #include "lib/tensor/arena.h"
 
 struct s2s_error;
-
-enum s2s_device_kind { S2S_DEVICE_CPU };
+struct s2s_tape;
 
 struct s2s_device {
-    enum s2s_device_kind kind;
-    int index;
     const struct s2s_kernels *kernels;
-    struct s2s_queue queue;
-    struct s2s_arena scratch; /* of one operation: mark, allocate, rewind */
-    struct s2s_pool pool;     /* gradients of activations */
+    struct s2s_queue queue;             /* of computation */
+    enum s2s_dtype dtype;               /* of activations, their gradients and working weights */
+    struct s2s_arena scratch;           /* workspaces, in the order of the queue */
+    struct s2s_arena_mark scratch_held; /* below it the scratch is somebody's still */
+    struct s2s_pool pool;               /* gradients of activations */
+    struct s2s_tape **children;         /* tapes that segments run on, one a depth of nesting */
+    int n_children, depth;
+    /* NULL, or how to end a program whose device memory is out; does not return */
+    void (*fail)(void *ctx, const struct s2s_error *err);
+    void *fail_ctx;
 };
 
-/* name is "cpu". UNSUPPORTED for a device that this build has not. Gives: s2s_device_close. */
+/* name is "cpu". UNSUPPORTED names the devices that this build has. Gives: s2s_device_close. */
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err);
+/* The same over any table: one that counts, or that looks at what another one does. Kept. */
+struct s2s_device *s2s_device_new(const struct s2s_kernels *kernels);
 void s2s_device_close(struct s2s_device *device); /* NULL is a no-op */
 
 /* Waits for the queue; a failure of a kernel is reported here, once for all before it. */
 int s2s_device_sync(struct s2s_device *device, struct s2s_error *err);
 
-/* Bytes at most in use so far by scratch and pool (tapes and parameters count their own). */
+/*
+ * Ends the program (device->fail, or a message and status 1) because `bytes` more cannot be had;
+ * names the layer that runs. An operation has no way back from there, and other ranks wait for it.
+ */
+_Noreturn void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes);
+
+/* Bytes at most in use so far by scratch, pool and the tapes of segments (other tapes and
+ * parameters count their own). */
 size_t s2s_device_peak_bytes(const struct s2s_device *device);
 
 #endif

@@ -26,6 +26,29 @@ void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x
                                                                     .beta = beta});
 }
 
+void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst)
+{
+    if (src->dtype == S2S_F32)
+        tensor_axpby(tape, 1, src, 0, dst);
+    else
+        tensor_k(tape)->copy_in(tensor_queue(tape), dst->data, src->data,
+                                (size_t)s2s_tensor_numel(src) * s2s_dtype_size(src->dtype));
+}
+
+void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor)
+{
+    int64_t cols = s2s_tensor_cols(tensor), rows = s2s_tensor_rows(tensor);
+    size_t elem = s2s_dtype_size(tensor->dtype);
+    if (tensor->row_stride == cols) {
+        cols *= rows;
+        rows = 1;
+    }
+    for (int64_t r = 0; r < rows; r++)
+        tensor_k(tape)->zero(tensor_queue(tape),
+                             (char *)tensor->data + (size_t)(r * tensor->row_stride) * elem,
+                             (size_t)cols * elem);
+}
+
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
                 bool accumulate)
 {

@@ -15,6 +15,13 @@ static struct s2s_tensor *new_scalar(struct s2s_tape *tape)
     return t;
 }
 
+static struct s2s_tensor *new_loss(struct s2s_tape *tape)
+{
+    struct s2s_tensor *t = new_scalar(tape);
+    t->is_loss = true;
+    return t;
+}
+
 /* The rows that carry a label, and their labels, on the tape. */
 struct labelled {
     int64_t n;
@@ -119,6 +126,45 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
     s2s_tape_scratch_end(tape);
 }
 
+struct xent_saved {
+    struct s2s_tensor *drows; /* gradient of the labelled rows */
+    struct s2s_tensor *idx;   /* where they stand */
+};
+
+/* node: in x, w; the gradient of w was added in the forward pass */
+static void xent_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct xent_saved *saved = node->saved;
+    bool accumulate;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[0], &accumulate);
+    if (!accumulate)
+        tensor_zero(tape, dx);
+    tensor_k(tape)->scatter_rows(tensor_queue(tape),
+                                 &(struct s2s_k_rows){.dst = s2s_tensor_mat(dx),
+                                                      .src = s2s_tensor_mat(saved->drows),
+                                                      .idx = saved->idx->data,
+                                                      .n = s2s_tensor_rows(saved->drows),
+                                                      .cols = s2s_tensor_cols(dx),
+                                                      .accumulate = true});
+}
+
+/* The rows that carry a label as one rectangle; x itself when that is all of them. */
+static struct s2s_tensor *labelled_rows(struct s2s_tape *tape, struct s2s_tensor *x,
+                                        const struct labelled *found)
+{
+    int64_t width = s2s_tensor_cols(x);
+    if (found->n == s2s_tensor_rows(x))
+        return x;
+    struct s2s_tensor *rows = s2s_tape_tensor(tape, x->dtype, 2, (int64_t[]){found->n, width});
+    tensor_k(tape)->gather_rows(tensor_queue(tape),
+                                &(struct s2s_k_rows){.dst = s2s_tensor_mat(rows),
+                                                     .src = s2s_tensor_mat(x),
+                                                     .idx = found->idx->data,
+                                                     .n = found->n,
+                                                     .cols = width});
+    return rows;
+}
+
 struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
                                       struct s2s_tensor *w, const int32_t *labels, double seed,
                                       struct s2s_tensor **hits)
@@ -126,60 +172,78 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
     int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
     tensor_check(tape, "cross entropy", x, -1, -1);
     tensor_check(tape, "cross entropy", w, -1, width);
-    struct s2s_tensor *loss = new_scalar(tape), *ins[] = {x, w};
-    bool record = s2s_tape_needs(tape, 2, ins);
+    struct s2s_tensor *loss = new_loss(tape), *ins[] = {x, w};
     if (hits)
         *hits = new_scalar(tape);
     struct labelled found = find_labelled(tape, labels, t, s2s_tensor_rows(w));
     if (found.n == 0)
         return loss;
-    /* a rectangle of the labelled rows; x itself when that is all of them */
-    struct s2s_tensor *rows = x;
-    struct s2s_k_rows move = {.idx = found.idx->data, .n = found.n, .cols = width};
-    if (found.n < t) {
-        rows = s2s_tape_matrix(tape, found.n, width);
-        move.dst = s2s_tensor_mat(rows);
-        move.src = s2s_tensor_mat(x);
-        tensor_k(tape)->gather_rows(tensor_queue(tape), &move);
-    }
-    struct s2s_tensor *drows = NULL, *dw = NULL;
-    bool accumulate_dw = false, accumulate_dx = false;
-    if (record) {
-        drows = x->needs_grad ? s2s_tape_matrix(tape, found.n, width) : NULL;
+    struct s2s_tensor *rows = labelled_rows(tape, x, &found), *drows = NULL, *dw = NULL;
+    bool accumulate_dw = false;
+    if (s2s_tape_needs(tape, 2, ins)) {
+        if (x->needs_grad)
+            drows = s2s_tape_tensor(tape, x->dtype, 2, (int64_t[]){found.n, width});
         dw = s2s_tape_grad(tape, w, &accumulate_dw);
     }
     xent_rows(tape, loss, hits ? *hits : NULL, rows, w, found.labels, seed, drows, dw,
               accumulate_dw);
-    if (!drows)
-        return loss;
-    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);
-    if (!accumulate_dx)
-        tensor_k(tape)->zero(tensor_queue(tape), dx->data,
-                             (size_t)s2s_tensor_numel(dx) * sizeof(float));
-    move.dst = s2s_tensor_mat(dx);
-    move.src = s2s_tensor_mat(drows);
-    move.accumulate = true;
-    tensor_k(tape)->scatter_rows(tensor_queue(tape), &move);
+    if (drows) {
+        struct xent_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = (struct xent_saved){drows, found.idx};
+        struct s2s_node *node = s2s_tape_push(tape, "linear_xent", xent_backward, 2, ins, 1, &loss);
+        node->saved = saved;
+        node->always = true;
+    }
     return loss;
+}
+
+struct sqdist_saved {
+    struct s2s_tensor *target;
+    double seed;
+};
+
+/* The distance of each row to scratch, and the gradient, where it is wanted. */
+static float *sqdist_rows(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *target,
+                          struct s2s_tensor *dx, double seed, bool accumulate)
+{
+    int64_t rows = s2s_tensor_rows(x);
+    struct s2s_k_sqdist args = {.x = s2s_tensor_mat(x),
+                                .target = s2s_tensor_mat(target),
+                                .dx = s2s_tensor_mat(dx),
+                                .loss = s2s_tape_scratch(tape, (size_t)rows * sizeof(float)),
+                                .rows = rows,
+                                .cols = s2s_tensor_cols(x),
+                                .grad_scale = (float)seed,
+                                .accumulate = accumulate};
+    tensor_k(tape)->sqdist(tensor_queue(tape), &args);
+    return args.loss;
+}
+
+static void sqdist_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct sqdist_saved *saved = node->saved;
+    bool accumulate;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[0], &accumulate);
+    sqdist_rows(tape, node->in[0], saved->target, dx, saved->seed, accumulate);
+    s2s_tape_scratch_end(tape);
 }
 
 struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,
                                  struct s2s_tensor *target, double seed)
 {
-    int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
+    int64_t rows = s2s_tensor_rows(x);
     tensor_check(tape, "squared distance", x, -1, -1);
-    tensor_check(tape, "squared distance", target, rows, cols);
-    struct s2s_tensor *loss = new_scalar(tape);
-    struct s2s_k_sqdist args = {.x = s2s_tensor_mat(x),
-                                .target = s2s_tensor_mat(target),
-                                .loss = s2s_tape_scratch(tape, (size_t)rows * sizeof(float)),
-                                .rows = rows,
-                                .cols = cols,
-                                .grad_scale = (float)seed};
-    if (s2s_tape_needs(tape, 1, &x))
-        args.dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &args.accumulate));
-    tensor_k(tape)->sqdist(tensor_queue(tape), &args);
-    tensor_sum(tape, loss, args.loss, rows, false);
+    tensor_check(tape, "squared distance", target, rows, s2s_tensor_cols(x));
+    struct s2s_tensor *loss = new_loss(tape);
+    float *each = sqdist_rows(tape, x, target, NULL, 0, false);
+    tensor_sum(tape, loss, each, rows, false);
     s2s_tape_scratch_end(tape);
+    if (s2s_tape_needs(tape, 1, &x)) {
+        struct sqdist_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = (struct sqdist_saved){target, seed};
+        struct s2s_node *node = s2s_tape_push(tape, "sqdist", sqdist_backward, 1, &x, 1, &loss);
+        node->saved = saved;
+        node->always = true;
+    }
     return loss;
 }

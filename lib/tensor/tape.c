@@ -1,3 +1,4 @@
+/* Recording operations and walking them back. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -5,7 +6,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/tensor_internal.h"
 
 struct s2s_tape *s2s_tape_new(struct s2s_device *device, bool recording)
 {
@@ -13,7 +14,7 @@ struct s2s_tape *s2s_tape_new(struct s2s_device *device, bool recording)
     tape->device = device;
     tape->recording = recording;
     tape->layer = "";
-    s2s_arena_init(&tape->arena, device->kernels, 1 << 20);
+    s2s_arena_init(&tape->arena, device, 1 << 20);
     s2s_arena_init(&tape->host, NULL, 1 << 16);
     return tape;
 }
@@ -23,21 +24,36 @@ void s2s_tape_free(struct s2s_tape *tape)
     if (!tape)
         return;
     s2s_tape_reset(tape);
-    s2s_tape_free(tape->child);
     s2s_arena_release(&tape->arena);
     s2s_arena_release(&tape->host);
     free(tape);
 }
 
+static struct s2s_tensor *owner_of(struct s2s_tensor *tensor)
+{
+    return tensor->root ? tensor->root : tensor;
+}
+
+/* Gradients of parameters are sums over many rows and ranks. */
+static enum s2s_dtype grad_dtype(const struct s2s_tensor *owner)
+{
+    return owner->param ? S2S_F32 : owner->dtype;
+}
+
+static size_t grad_bytes(const struct s2s_tensor *owner)
+{
+    return (size_t)s2s_tensor_numel(owner) * s2s_dtype_size(grad_dtype(owner));
+}
+
 /* Gives an activation's gradient back to the pool; a parameter's stays. */
 static void drop_grad(struct s2s_tensor *tensor)
 {
-    if (tensor && tensor->root)
-        tensor = tensor->root;
-    if (!tensor || tensor->param || !tensor->grad)
+    if (!tensor)
         return;
-    s2s_pool_put(&tensor->device->pool, tensor->grad->data,
-                 (size_t)s2s_tensor_numel(tensor) * sizeof(float));
+    tensor = owner_of(tensor);
+    if (tensor->param || !tensor->grad)
+        return;
+    s2s_pool_put(&tensor->device->pool, tensor->grad->data, grad_bytes(tensor));
     tensor->grad = NULL;
     tensor->grad_written = false;
 }
@@ -52,6 +68,11 @@ void s2s_tape_reset(struct s2s_tape *tape)
         for (int i = 0; i < node->n_out; i++)
             drop_grad(node->out[i]);
     }
+    tensor_tape_forget(tape);
+}
+
+void tensor_tape_forget(struct s2s_tape *tape)
+{
     tape->first = tape->last = NULL;
     tape->layer = "";
     s2s_arena_reset(&tape->arena);
@@ -60,7 +81,7 @@ void s2s_tape_reset(struct s2s_tape *tape)
 
 size_t s2s_tape_peak_bytes(const struct s2s_tape *tape)
 {
-    return tape->arena.peak_bytes + (tape->child ? s2s_tape_peak_bytes(tape->child) : 0);
+    return tape->arena.peak_bytes;
 }
 
 void *s2s_tape_host_alloc(struct s2s_tape *tape, size_t bytes)
@@ -111,7 +132,7 @@ struct s2s_tensor *s2s_tape_tensor(struct s2s_tape *tape, enum s2s_dtype dtype, 
 
 struct s2s_tensor *s2s_tape_matrix(struct s2s_tape *tape, int64_t rows, int64_t cols)
 {
-    return s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){rows, cols});
+    return s2s_tape_tensor(tape, tape->device->dtype, 2, (int64_t[]){rows, cols});
 }
 
 struct s2s_tensor *s2s_tape_upload(struct s2s_tape *tape, enum s2s_dtype dtype, int n_dims,
@@ -139,6 +160,30 @@ struct s2s_tensor *s2s_tape_view(struct s2s_tape *tape, struct s2s_tensor *tenso
     t->param = tensor->param;
     t->root = tensor->root ? tensor->root : tensor;
     return t;
+}
+
+void s2s_tape_split(struct s2s_tape *tape, struct s2s_tensor *x, int n, const int64_t *widths,
+                    struct s2s_tensor **out)
+{
+    struct s2s_tensor *owner = owner_of(x);
+    int64_t rows = s2s_tensor_rows(x), at = 0;
+    for (int i = 0; i < n; i++) {
+        struct s2s_tensor *t = new_header(tape, x->dtype, 2, (int64_t[]){rows, widths[i]});
+        t->row_stride = x->row_stride;
+        t->data = (char *)x->data + (size_t)at * s2s_dtype_size(x->dtype);
+        t->needs_grad = x->needs_grad;
+        t->param = x->param;
+        t->root = owner;
+        if (tape->recording && t->needs_grad && !owner->param) {
+            t->next_part = owner->parts;
+            owner->parts = t;
+        }
+        out[i] = t;
+        at += widths[i];
+    }
+    if (at != s2s_tensor_cols(x) || x->row_stride != at || x->consumed)
+        S2S_BUG("%s: parts of %lld columns of a tensor that has %lld", tape->layer, (long long)at,
+                (long long)s2s_tensor_cols(x));
 }
 
 void s2s_tape_want_grad(struct s2s_tensor *tensor)
@@ -190,45 +235,95 @@ struct s2s_node *s2s_tape_push(struct s2s_tape *tape, const char *op,
     return node;
 }
 
-/* A header of `like`'s shape over the gradient of the tensor that owns it. */
+/* ---- gradients ---- */
+
+/* A header of `like`'s shape over its columns of the gradient of the tensor that owns it. */
 static struct s2s_tensor *grad_view(struct s2s_tape *tape, const struct s2s_tensor *like,
-                                    const struct s2s_tensor *grad)
+                                    const struct s2s_tensor *owner)
 {
-    struct s2s_tensor *g = new_header(tape, S2S_F32, like->n_dims, like->shape);
-    g->data = grad->data;
+    const struct s2s_tensor *grad = owner->grad;
+    struct s2s_tensor *g = new_header(tape, grad->dtype, like->n_dims, like->shape);
+    size_t elements =
+        (size_t)((char *)like->data - (char *)owner->data) / s2s_dtype_size(like->dtype);
+    g->data = (char *)grad->data + elements * s2s_dtype_size(grad->dtype);
+    g->row_stride = like->row_stride;
     return g;
+}
+
+static void alloc_grad(struct s2s_tape *tape, struct s2s_tensor *owner)
+{
+    struct s2s_tensor *g = new_header(tape, grad_dtype(owner), owner->n_dims, owner->shape);
+    g->data = s2s_pool_get(&owner->device->pool, grad_bytes(owner));
+    owner->grad = g;
+}
+
+/* Is this one of the parts of a split tensor, whose gradient is written by itself? */
+static bool is_part(const struct s2s_tensor *tensor)
+{
+    return tensor->root && tensor->row_stride != s2s_tensor_cols(tensor) && !tensor->param;
+}
+
+/* Parts that nobody wrote hold zeros from here on, and the gradient is one whole. */
+void tensor_settle_grad(struct s2s_tape *tape, struct s2s_tensor *owner)
+{
+    if (!owner->grad || owner->grad_written)
+        return;
+    for (struct s2s_tensor *part = owner->parts; part; part = part->next_part)
+        if (!part->grad_written)
+            tensor_zero(tape, grad_view(tape, part, owner));
+    owner->grad_written = true;
 }
 
 struct s2s_tensor *s2s_tape_grad(struct s2s_tape *tape, struct s2s_tensor *tensor, bool *accumulate)
 {
     if (!tensor || !tensor->needs_grad)
         return NULL;
-    struct s2s_tensor *owner = tensor->root ? tensor->root : tensor;
-    if (!owner->grad) {
-        struct s2s_tensor *g = new_header(tape, S2S_F32, owner->n_dims, owner->shape);
-        g->data =
-            s2s_pool_get(&owner->device->pool, (size_t)s2s_tensor_numel(owner) * sizeof(float));
-        owner->grad = g;
-    }
-    *accumulate = owner->grad_written;
-    owner->grad_written = true;
-    return owner == tensor ? owner->grad : grad_view(tape, tensor, owner->grad);
+    struct s2s_tensor *owner = owner_of(tensor);
+    bool *written = &owner->grad_written;
+    if (is_part(tensor) && !owner->grad_written)
+        written = &tensor->grad_written;
+    else if (owner->grad)
+        tensor_settle_grad(tape, owner);
+    if (!owner->grad)
+        alloc_grad(tape, owner);
+    *accumulate = *written;
+    *written = true;
+    return owner == tensor ? owner->grad : grad_view(tape, tensor, owner);
 }
 
 const struct s2s_tensor *s2s_tape_out_grad(const struct s2s_tensor *tensor)
 {
-    const struct s2s_tensor *owner = tensor->root ? tensor->root : tensor;
-    if (!owner->grad || !owner->grad_written)
-        return NULL;
-    if (owner != tensor)
+    if (tensor->root)
         S2S_BUG("the output of an operation is a view");
-    return owner->grad;
+    return tensor->grad_written ? tensor->grad : NULL;
+}
+
+void s2s_tape_seed_grad(struct s2s_tape *tape, struct s2s_tensor *out, const struct s2s_tensor *src)
+{
+    bool accumulate;
+    struct s2s_tensor *g = s2s_tape_grad(tape, out, &accumulate);
+    if (!g || s2s_tensor_rows(src) != s2s_tensor_rows(g) ||
+        s2s_tensor_cols(src) != s2s_tensor_cols(g))
+        S2S_BUG("%s: a gradient that does not fit its tensor", tape->layer);
+    tensor_axpby(tape, 1, src, accumulate ? 1 : 0, g);
+}
+
+struct s2s_tensor *s2s_tape_take_grad(struct s2s_tape *tape, struct s2s_tensor *leaf)
+{
+    bool accumulate;
+    struct s2s_tensor *g = s2s_tape_grad(tape, leaf, &accumulate);
+    if (!g)
+        S2S_BUG("%s: the gradient of a tensor that wants none", tape->layer);
+    if (!accumulate)
+        tensor_zero(tape, g);
+    return g;
 }
 
 bool s2s_tape_grad_steal(struct s2s_tensor *tensor, struct s2s_tensor *output)
 {
     if (tensor->root || tensor->param || tensor->grad || output->param || !output->grad ||
-        !output->grad_written || s2s_tensor_numel(tensor) != s2s_tensor_numel(output))
+        !output->grad_written || tensor->dtype != output->dtype ||
+        s2s_tensor_numel(tensor) != s2s_tensor_numel(output))
         return false;
     tensor->grad = output->grad;
     tensor->grad_written = true;
@@ -248,16 +343,43 @@ void *s2s_tape_scratch(struct s2s_tape *tape, size_t bytes)
 
 void s2s_tape_scratch_end(struct s2s_tape *tape)
 {
-    s2s_arena_reset(&tape->device->scratch);
+    s2s_arena_rewind(&tape->device->scratch, tape->device->scratch_held);
+}
+
+struct s2s_arena_mark s2s_tape_scratch_hold(struct s2s_tape *tape)
+{
+    struct s2s_device *device = tape->device;
+    struct s2s_arena_mark before = device->scratch_held;
+    device->scratch_held = s2s_arena_mark(&device->scratch);
+    return before;
+}
+
+void s2s_tape_scratch_release(struct s2s_tape *tape, struct s2s_arena_mark before)
+{
+    tape->device->scratch_held = before;
+    s2s_tape_scratch_end(tape);
+}
+
+/* ---- backward ---- */
+
+/* Makes the gradients of a node's outputs ready to be read. Does it have to run? */
+static bool reached(struct s2s_tape *tape, const struct s2s_node *node)
+{
+    bool any = node->always;
+    for (int i = 0; i < node->n_out; i++) {
+        tensor_settle_grad(tape, node->out[i]);
+        if (node->always && !node->out[i]->is_loss)
+            s2s_tape_take_grad(tape, node->out[i]);
+        any |= s2s_tape_out_grad(node->out[i]) != NULL;
+    }
+    return any;
 }
 
 void s2s_tape_backward(struct s2s_tape *tape)
 {
     for (struct s2s_node *node = tape->last; node; node = node->prev) {
-        bool reached = false;
-        for (int i = 0; i < node->n_out; i++)
-            reached |= s2s_tape_out_grad(node->out[i]) != NULL;
-        if (reached)
+        tape->layer = node->layer;
+        if (reached(tape, node))
             node->backward(tape, node);
         for (int i = 0; i < node->n_out; i++)
             drop_grad(node->out[i]);
@@ -286,82 +408,4 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
             }
         }
     return false;
-}
-
-/* ---- segments ---- */
-
-struct segment {
-    struct s2s_tensor *(*fn)(struct s2s_tape *, void *, struct s2s_tensor *const *);
-    void *ctx;
-};
-
-/* The child tape, empty; one level a nesting depth. */
-static struct s2s_tape *child_tape(struct s2s_tape *tape, bool recording)
-{
-    if (!tape->child)
-        tape->child = s2s_tape_new(tape->device, recording);
-    s2s_tape_reset(tape->child);
-    tape->child->recording = recording;
-    return tape->child;
-}
-
-static void copy_tensor(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_mat dst,
-                        bool accumulate)
-{
-    tape->device->kernels->axpby(&tape->device->queue,
-                                 &(struct s2s_k_axpby){.x = s2s_tensor_mat(src),
-                                                       .y = dst,
-                                                       .rows = s2s_tensor_rows(src),
-                                                       .cols = s2s_tensor_cols(src),
-                                                       .alpha = 1,
-                                                       .beta = accumulate ? 1 : 0});
-}
-
-static void segment_backward(struct s2s_tape *tape, struct s2s_node *node)
-{
-    struct segment *seg = node->saved;
-    struct s2s_tape *child = child_tape(tape, true);
-    s2s_tape_layer(child, "%s", node->layer);
-    struct s2s_tensor *again = seg->fn(child, seg->ctx, node->in);
-    if (again->needs_grad && !s2s_tape_grad_steal(again, node->out[0])) {
-        bool accumulate;
-        struct s2s_tensor *g = s2s_tape_grad(child, again, &accumulate);
-        copy_tensor(child, s2s_tape_out_grad(node->out[0]), s2s_tensor_mat(g), accumulate);
-    }
-    s2s_tape_backward(child);
-    /* the inputs belong to the parent: what the child wrote to them must outlive its headers */
-    for (int i = 0; i < node->n_in; i++) {
-        struct s2s_tensor *in = node->in[i];
-        struct s2s_tensor *owner = in && in->root ? in->root : in;
-        if (!owner || owner->param || !owner->grad)
-            continue;
-        struct s2s_tensor *g = s2s_tape_host_alloc(tape, sizeof *g);
-        *g = *owner->grad;
-        owner->grad = g;
-    }
-    child->first = child->last = NULL;
-    s2s_tape_reset(child);
-}
-
-struct s2s_tensor *s2s_tape_segment(struct s2s_tape *tape,
-                                    struct s2s_tensor *(*fn)(struct s2s_tape *, void *,
-                                                             struct s2s_tensor *const *),
-                                    void *ctx, int n_in, struct s2s_tensor *const *in)
-{
-    /* the child records what the parent would, only to learn whether a backward is needed:
-     * parameters that fn uses are not among its inputs */
-    struct s2s_tape *child = child_tape(tape, tape->recording);
-    s2s_tape_layer(child, "%s", tape->layer);
-    struct s2s_tensor *y = fn(child, ctx, in);
-    bool needed = y->needs_grad;
-    struct s2s_tensor *out = s2s_tape_tensor(tape, y->dtype, y->n_dims, y->shape);
-    copy_tensor(tape, y, s2s_tensor_mat(out), false);
-    child->first = child->last = NULL;
-    s2s_tape_reset(child);
-    if (needed) {
-        struct segment *seg = s2s_tape_host_alloc(tape, sizeof *seg);
-        *seg = (struct segment){fn, ctx};
-        s2s_tape_push(tape, "segment", segment_backward, n_in, in, 1, &out)->saved = seg;
-    }
-    return out;
 }

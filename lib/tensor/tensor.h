@@ -14,7 +14,8 @@
  *
  * A loss operation is told the seed of its gradient (1/N, N the tokens of the global batch) when
  * it is recorded: so it can compute its gradient in the forward pass, and several losses of one
- * tape simply add. Errors of shape are ours (S2S_BUG); data was validated before it came here.
+ * tape simply add; the walk back begins at each of them. Errors of shape are ours (S2S_BUG); data
+ * was validated before it came here.
  */
 #ifndef S2S_TENSOR_H
 #define S2S_TENSOR_H
@@ -43,9 +44,12 @@ struct s2s_tensor {
     bool needs_grad;
     bool grad_written; /* the gradient holds something: the next writer adds */
     bool consumed;     /* an operation took over its memory, which must not be read any more */
-    struct s2s_tensor *grad; /* F32, same shape; NULL before its first writer */
+    bool is_loss;      /* a backward begins here: its seed is in the operation that made it */
+    struct s2s_tensor *grad; /* NULL before its first writer; same shape; of a parameter F32, else
+                                of the tensor's dtype */
     struct s2s_tensor *root; /* whose memory and gradient this view shares; NULL: its own */
-    struct s2s_param *param; /* whose value this is, or NULL */
+    struct s2s_tensor *parts, *next_part; /* column views whose gradients are columns of its own */
+    struct s2s_param *param;              /* whose value this is, or NULL */
 };
 
 /* Product of all sizes but the last, the last, and both. A scalar has one row of one. */
@@ -63,7 +67,7 @@ double s2s_tensor_scalar(const struct s2s_tensor *tensor);
 
 /* ---- tape ---- */
 
-enum { S2S_NODE_INPUTS = 8, S2S_NODE_OUTPUTS = 4 };
+enum { S2S_NODE_INPUTS = 8, S2S_NODE_OUTPUTS = 8 };
 
 struct s2s_tape;
 
@@ -74,6 +78,8 @@ struct s2s_node {
     struct s2s_tensor *in[S2S_NODE_INPUTS], *out[S2S_NODE_OUTPUTS];
     int n_in, n_out;
     unsigned activations; /* bit i: in[i] is no parameter (which may be gone before the tape) */
+    bool always;          /* talks to other ranks or begins the backward: runs, with gradients of
+                             0, also where none flowed in */
     void *saved;          /* from s2s_tape_host_alloc */
     struct s2s_node *prev, *next;
 };
@@ -83,9 +89,8 @@ struct s2s_tape {
     struct s2s_arena arena; /* activations */
     struct s2s_arena host;  /* tensors, nodes, what they save */
     struct s2s_node *first, *last;
-    const char *layer;      /* name that new nodes carry */
-    bool recording;         /* false: inference, nothing is kept for a backward */
-    struct s2s_tape *child; /* segments run on it; made when first needed */
+    const char *layer; /* name that new nodes carry */
+    bool recording;    /* false: inference, nothing is kept for a backward */
 };
 
 /* Gives: s2s_tape_free. */
@@ -102,7 +107,8 @@ const char *s2s_tape_layer(struct s2s_tape *tape, const char *fmt, ...)
 /* A new tensor of the tape, not initialised, without gradient. */
 struct s2s_tensor *s2s_tape_tensor(struct s2s_tape *tape, enum s2s_dtype dtype, int n_dims,
                                    const int64_t *shape);
-struct s2s_tensor *s2s_tape_matrix(struct s2s_tape *tape, int64_t rows, int64_t cols); /* F32 */
+/* A matrix of activations, in the device's working dtype. */
+struct s2s_tensor *s2s_tape_matrix(struct s2s_tape *tape, int64_t rows, int64_t cols);
 /* A copy of host values [n_dims sizes]; the host buffer may be reused at once. */
 struct s2s_tensor *s2s_tape_upload(struct s2s_tape *tape, enum s2s_dtype dtype, int n_dims,
                                    const int64_t *shape, const void *host);
@@ -111,9 +117,23 @@ struct s2s_tensor *s2s_tape_upload_i32(struct s2s_tape *tape, const int32_t *hos
 /* The same memory and gradient under another shape (contiguous tensors, equal numel). */
 struct s2s_tensor *s2s_tape_view(struct s2s_tape *tape, struct s2s_tensor *tensor, int n_dims,
                                  const int64_t *shape);
+/*
+ * Views of the columns of x [rows, sum of widths]: out[i] [rows, widths[i]], whose rows stand as
+ * far apart as those of x. Their gradients are columns of that of x, so that what made x (one
+ * product for q, k and v) sees one gradient.
+ */
+void s2s_tape_split(struct s2s_tape *tape, struct s2s_tensor *x, int n, const int64_t *widths,
+                    struct s2s_tensor **out);
 /* Makes an uploaded tensor a leaf whose gradient is wanted (tests, checks by differences); the
  * gradient stays until the tape is reset. */
 void s2s_tape_want_grad(struct s2s_tensor *tensor);
+/* Adds src (the shape of out) to the gradient of out before a backward: what the stage after this
+ * one sent back. */
+void s2s_tape_seed_grad(struct s2s_tape *tape, struct s2s_tensor *out,
+                        const struct s2s_tensor *src);
+/* The gradient of a leaf after a backward, zeros if nothing flowed in: what the stage before this
+ * one wants. Lent until the tape is reset. */
+struct s2s_tensor *s2s_tape_take_grad(struct s2s_tape *tape, struct s2s_tensor *leaf);
 /* Zeroed host memory that lives as long as the tape's tensors. */
 void *s2s_tape_host_alloc(struct s2s_tape *tape, size_t bytes);
 
@@ -144,20 +164,27 @@ bool s2s_tape_grad_steal(struct s2s_tensor *tensor, struct s2s_tensor *output);
 /* Workspace of one kernel call: valid until the next s2s_tape_scratch_end. */
 void *s2s_tape_scratch(struct s2s_tape *tape, size_t bytes);
 void s2s_tape_scratch_end(struct s2s_tape *tape);
+/* What was taken so far stays over the s2s_tape_scratch_end of other operations, until it is given
+ * back: s2s_tape_scratch_release(tape, what hold returned). */
+struct s2s_arena_mark s2s_tape_scratch_hold(struct s2s_tape *tape);
+void s2s_tape_scratch_release(struct s2s_tape *tape, struct s2s_arena_mark before);
 
 /* Walks the nodes from the last to the first. Gradients of activations are given back as soon as
  * they were read; those of parameters stay in their buckets. The tape can then only be reset. */
 void s2s_tape_backward(struct s2s_tape *tape);
 
+/* A part of a model: reads tensors other than parameters only through `in`, fills in `out`, and
+ * gives the same result each time. */
+typedef void s2s_tape_fn(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
+                         struct s2s_tensor **out);
 /*
- * Records fn(ctx, inputs) as one node that keeps only inputs and output: the backward runs fn
- * again. On a tape that does not record it only gives back fn's temporary memory. fn must give the
- * same result each time, and reads tensors other than parameters only through `inputs`.
+ * Records fn as one node that keeps only inputs and outputs: the backward runs fn again. On a tape
+ * that does not record it only gives back fn's temporary memory. trained: fn uses parameters that
+ * want a gradient. Outputs may be losses.
  */
-struct s2s_tensor *s2s_tape_segment(struct s2s_tape *tape,
-                                    struct s2s_tensor *(*fn)(struct s2s_tape *tape, void *ctx,
-                                                             struct s2s_tensor *const *in),
-                                    void *ctx, int n_in, struct s2s_tensor *const *in);
+void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_in,
+                      struct s2s_tensor *const *in, int n_out, struct s2s_tensor **out,
+                      bool trained);
 
 /* Where the first NaN or Inf of the forward pass is. */
 struct s2s_nonfinite {

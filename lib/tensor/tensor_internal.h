@@ -11,8 +11,10 @@ static inline const struct s2s_kernels *tensor_k(const struct s2s_tape *tape)
     return tape->device->kernels;
 }
 
+/* The queue knows the layer that runs, for messages, profiles and plans. */
 static inline struct s2s_queue *tensor_queue(struct s2s_tape *tape)
 {
+    tape->device->queue.layer = tape->layer;
     return &tape->device->queue;
 }
 
@@ -23,8 +25,16 @@ void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_
 /* y (+)= alpha x, equal shapes */
 void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
                   const struct s2s_tensor *y);
+/* dst = src, equal shapes and dtypes */
+void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst);
+void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor);
 /* Sum of a device vector into a F64 scalar of the tape, added when accumulate. */
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
                 bool accumulate);
+
+/* Forgets tensors and nodes, but gives no gradient back. */
+void tensor_tape_forget(struct s2s_tape *tape);
+/* Makes one whole of the gradient of a split tensor. */
+void tensor_settle_grad(struct s2s_tape *tape, struct s2s_tensor *owner);
 
 #endif

@@ -106,18 +106,19 @@ static struct s2s_tensor *loss_xent(struct s2s_tape *tape, struct s2s_tensor **i
     return s2s_op_linear_xent(tape, in[0], in[1], labels, 0.5, NULL);
 }
 
-static struct s2s_tensor *two_layers(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in)
+static void two_layers(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
+                       struct s2s_tensor **out)
 {
     struct s2s_tensor *y = s2s_op_linear(tape, in[0], in[1], NULL);
     y = s2s_op_glu(tape, y, NULL, S2S_ACT_SILU);
-    return s2s_op_linear(tape, y, in[1], NULL);
+    *out = s2s_op_linear(tape, y, in[1], NULL);
 }
 
 static struct s2s_tensor *loss_segment(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     struct s2s_tensor *y = s2s_op_scale(tape, 0.3f, in[0]);
-    y = s2s_tape_segment(tape, two_layers, NULL, 2, (struct s2s_tensor *[]){y, in[1]});
-    y = s2s_tape_segment(tape, two_layers, NULL, 2, (struct s2s_tensor *[]){y, in[1]});
+    s2s_tape_segment(tape, two_layers, NULL, 2, (struct s2s_tensor *[]){y, in[1]}, 1, &y, false);
+    s2s_tape_segment(tape, two_layers, NULL, 2, (struct s2s_tensor *[]){y, in[1]}, 1, &y, false);
     return to_target(tape, y);
 }
 

@@ -18,7 +18,7 @@ void cpu_adamw(struct s2s_queue *queue, const struct s2s_k_adamw *args)
     const float *grad = args->grad;
     /* fixed blocks: where vector code ends and its remainder begins must not depend on threads */
     enum { BLOCK = 16384 };
-#pragma omp parallel for schedule(static) if (args->n > BLOCK)
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (args->n > BLOCK)
     for (int64_t begin = 0; begin < args->n; begin += BLOCK) {
         int64_t end = args->n - begin < BLOCK ? args->n : begin + BLOCK;
 #pragma omp simd

@@ -70,9 +70,9 @@ static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int6
     return cpu_row(mat, row) + head * dim;
 }
 
-size_t cpu_attention_workspace(const struct s2s_k_attention *args)
+size_t cpu_attention_workspace(const struct s2s_queue *queue, const struct s2s_k_attention *args)
 {
-    return (size_t)omp_get_max_threads() * (size_t)(Q_BLOCK * score_stride(args)) * sizeof(float);
+    return (size_t)queue->lanes * (size_t)(Q_BLOCK * score_stride(args)) * sizeof(float);
 }
 
 /* z = exp(z - max) over the n visible of `cols` scores, zeros behind; gives the sum and the max */
@@ -126,7 +126,7 @@ void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
     const int64_t n_blocks = cpu_ceil_div(args->max_q, Q_BLOCK);
     const int64_t per_thread = Q_BLOCK * score_stride(args);
     const bool parallel = args->n_seqs * args->n_heads * args->max_q * args->max_k > 4096;
-#pragma omp parallel if (parallel)
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         float *scores = (float *)args->workspace + omp_get_thread_num() * per_thread;
         omp_set_num_threads(1); /* see gemm.c */
@@ -144,9 +144,10 @@ void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 
 /* ---- backward ---- */
 
-size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *args)
+size_t cpu_attention_backward_workspace(const struct s2s_queue *queue,
+                                        const struct s2s_k_attention_backward *args)
 {
-    return 2 * cpu_attention_workspace(&args->forward);
+    return 2 * cpu_attention_workspace(queue, &args->forward);
 }
 
 /*
@@ -316,7 +317,7 @@ void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attentio
     const int64_t per_thread = Q_BLOCK * score_stride(f);
     const bool parallel = f->n_seqs * f->n_heads * f->max_q * f->max_k > 4096;
     const bool split = is_split(f);
-#pragma omp parallel if (parallel)
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         float *p = (float *)args->workspace + 2 * omp_get_thread_num() * per_thread;
         omp_set_num_threads(1); /* see gemm.c */

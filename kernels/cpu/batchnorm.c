@@ -8,18 +8,20 @@
  */
 #include "kernels/cpu/cpu.h"
 
-size_t cpu_column_stats_workspace(const struct s2s_k_column_stats *args)
+size_t cpu_column_stats_workspace(const struct s2s_queue *queue,
+                                  const struct s2s_k_column_stats *args)
 {
     return (size_t)((cpu_ceil_div(args->rows, CPU_ROW_BLOCK)) * args->cols) * sizeof(float);
 }
 
 /* out = sum over rows of x - shift (squared where asked), over the number of rows */
-static void mean_of(const struct s2s_k_column_stats *args, const float *shift, bool square,
-                    float *out)
+static void mean_of(struct s2s_queue *queue, const struct s2s_k_column_stats *args,
+                    const float *shift, bool square, float *out)
 {
     const int64_t cols = args->cols, n_blocks = cpu_ceil_div(args->rows, CPU_ROW_BLOCK);
     float *partial = args->workspace;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * cols;
         memset(sum, 0, (size_t)cols * sizeof *sum);
@@ -42,8 +44,8 @@ static void mean_of(const struct s2s_k_column_stats *args, const float *shift, b
 
 void cpu_column_stats(struct s2s_queue *queue, const struct s2s_k_column_stats *args)
 {
-    mean_of(args, NULL, false, args->mean);
-    mean_of(args, args->mean, true, args->var);
+    mean_of(queue, args, NULL, false, args->mean);
+    mean_of(queue, args, args->mean, true, args->var);
 }
 
 /* z = scale x + shift would cancel where mean is large; this form does not */
@@ -62,7 +64,8 @@ void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args)
     const int64_t cols = args->cols;
     const float *mean = args->mean, *var = args->var, *gain = args->gain, *bias = args->bias;
     const float eps = args->eps;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *x = cpu_row(&args->x, r);
         float *y = cpu_row(&args->y, r);
@@ -79,7 +82,8 @@ void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args)
     }
 }
 
-size_t cpu_batchnorm_backward_workspace(const struct s2s_k_batchnorm_backward *args)
+size_t cpu_batchnorm_backward_workspace(const struct s2s_queue *queue,
+                                        const struct s2s_k_batchnorm_backward *args)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
     return (size_t)(cpu_ceil_div(f->rows, CPU_ROW_BLOCK) * 2 + 2) * (size_t)f->cols * sizeof(float);
@@ -92,13 +96,14 @@ static inline float slope(bool silu, float z)
 }
 
 /* total [2][cols] = sums of dz and dz xhat */
-static float *sum_gradients(const struct s2s_k_batchnorm_backward *args)
+static float *sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
     const int64_t cols = f->cols, n_blocks = cpu_ceil_div(f->rows, CPU_ROW_BLOCK);
     const bool silu = f->silu;
     float *partial = args->workspace, *total = partial + n_blocks * 2 * cols;
-#pragma omp parallel for schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *restrict plain = partial + b * 2 * cols, *restrict scaled = plain + cols;
         memset(plain, 0, (size_t)(2 * cols) * sizeof *plain);
@@ -117,13 +122,15 @@ static float *sum_gradients(const struct s2s_k_batchnorm_backward *args)
     return total;
 }
 
-static void backward_input(const struct s2s_k_batchnorm_backward *args, const float *total)
+static void backward_input(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args,
+                           const float *total)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
     const int64_t cols = f->cols;
     const bool silu = f->silu, accumulate = args->accumulate_dx;
     const float share = args->from_batch && f->rows ? 1.0f / (float)f->rows : 0.0f;
-#pragma omp parallel for schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < f->rows; r++) {
         const float *x = cpu_row(&f->x, r), *dy = cpu_row(&args->dy, r);
         float *dx = cpu_row(&args->dx, r);
@@ -140,7 +147,7 @@ static void backward_input(const struct s2s_k_batchnorm_backward *args, const fl
 void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args)
 {
     const int64_t cols = args->forward.cols;
-    const float *total = sum_gradients(args);
+    const float *total = sum_gradients(queue, args);
     for (int64_t i = 0; i < cols; i++) {
         if (args->dbias)
             args->dbias[i] += total[i];
@@ -148,5 +155,5 @@ void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnor
             args->dgain[i] += total[cols + i];
     }
     if (args->dx.data)
-        backward_input(args, total);
+        backward_input(queue, args, total);
 }

@@ -4,7 +4,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
-size_t cpu_colsum_workspace(const struct s2s_k_colsum *args)
+size_t cpu_colsum_workspace(const struct s2s_queue *queue, const struct s2s_k_colsum *args)
 {
     return (size_t)(cpu_ceil_div(args->rows, CPU_ROW_BLOCK) * args->cols) * sizeof(float);
 }
@@ -13,7 +13,8 @@ void cpu_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args)
 {
     const int64_t cols = args->cols, n_blocks = cpu_ceil_div(args->rows, CPU_ROW_BLOCK);
     float *partial = args->workspace;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * cols;
         int64_t end = (b + 1) * CPU_ROW_BLOCK < args->rows ? (b + 1) * CPU_ROW_BLOCK : args->rows;

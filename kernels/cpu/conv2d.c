@@ -44,7 +44,7 @@ static void lay_out_weights(float *table, const struct s2s_k_conv2d *c)
     memset(table + TAPS * c->channels, 0, (size_t)c->channels * sizeof *table);
 }
 
-size_t cpu_conv2d_workspace(const struct s2s_k_conv2d *args)
+size_t cpu_conv2d_workspace(const struct s2s_queue *queue, const struct s2s_k_conv2d *args)
 {
     return table_floats(args) * sizeof(float);
 }
@@ -104,7 +104,8 @@ void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args)
     float *table = args->workspace;
     const int64_t n_blocks = cpu_ceil_div(args->n_out, BLOCK / 8);
     lay_out_weights(table, args);
-#pragma omp parallel for schedule(static) if (args->n_out * args->channels > 1024)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n_out * args->channels > 1024)
     for (int64_t b = 0; b < n_blocks; b++) {
         int64_t begin = b * (BLOCK / 8), end = begin + BLOCK / 8;
         struct place at;
@@ -119,7 +120,8 @@ void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args)
 
 /* ---- backward ---- */
 
-size_t cpu_conv2d_backward_workspace(const struct s2s_k_conv2d_backward *args)
+size_t cpu_conv2d_backward_workspace(const struct s2s_queue *queue,
+                                     const struct s2s_k_conv2d_backward *args)
 {
     const struct s2s_k_conv2d *c = &args->forward;
     /* per block: taps, bias, and the masked gradient of a pixel */
@@ -173,14 +175,14 @@ static void weights_row(const struct s2s_k_conv2d_backward *args, const struct p
     }
 }
 
-static void backward_weights(const struct s2s_k_conv2d_backward *args, const float *zeros,
-                             float *partial)
+static void backward_weights(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args,
+                             const float *zeros, float *partial)
 {
     const struct s2s_k_conv2d *c = &args->forward;
     const int64_t channels = c->channels, n_blocks = cpu_ceil_div(c->n_out, BLOCK);
     const int64_t each = (TAPS + 1) * channels;
     float *scratch = partial + n_blocks * each; /* [n_blocks][channels] */
-#pragma omp parallel for schedule(static) if (c->n_out * channels > 1024)
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (c->n_out * channels > 1024)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * each;
         struct place at;
@@ -242,11 +244,12 @@ void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_back
     float *table = args->workspace;
     lay_out_weights(table, c);
     if (args->dw || args->dbias)
-        backward_weights(args, table + TAPS * c->channels, table + table_floats(c));
+        backward_weights(queue, args, table + TAPS * c->channels, table + table_floats(c));
     if (!args->dx)
         return;
     const int64_t n_blocks = cpu_ceil_div(c->n_in, BLOCK / 8);
-#pragma omp parallel for schedule(static) if (c->n_in * c->channels > 1024)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (c->n_in * c->channels > 1024)
     for (int64_t b = 0; b < n_blocks; b++) {
         struct place at;
         enter_seq(&at, c, cpu_find_seq(c->cu_in, c->n_seqs, b * (BLOCK / 8)));

@@ -90,53 +90,15 @@ static inline int64_t cpu_find_seq(const int32_t *cu, int64_t n_seqs, int64_t ro
 void cpu_add_partials(float *out, const float *partial, int64_t n_partials, int64_t cols,
                       bool accumulate);
 
-void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args);
-void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args);
-void cpu_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args);
-void cpu_embedding(struct s2s_queue *queue, const struct s2s_k_embedding *args);
-void cpu_embedding_backward(struct s2s_queue *queue, const struct s2s_k_embedding *args);
-void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args);
-void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args);
-void cpu_rmsnorm(struct s2s_queue *queue, const struct s2s_k_rmsnorm *args);
-void cpu_rmsnorm_backward(struct s2s_queue *queue, const struct s2s_k_rmsnorm_backward *args);
-void cpu_rope_table(struct s2s_queue *queue, const struct s2s_k_rope_table *args);
-void cpu_rope(struct s2s_queue *queue, const struct s2s_k_rope *args);
-void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args);
-void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args);
-void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args);
-void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *args);
-void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args);
-void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args);
-void cpu_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args);
-void cpu_dwconv_backward(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args);
-void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args);
-void cpu_layernorm_backward(struct s2s_queue *queue, const struct s2s_k_layernorm_backward *args);
-void cpu_column_stats(struct s2s_queue *queue, const struct s2s_k_column_stats *args);
-void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args);
-void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args);
-void cpu_relpos_table(struct s2s_queue *queue, const struct s2s_k_relpos_table *args);
-void cpu_relattention(struct s2s_queue *queue, const struct s2s_k_relattention *args);
-void cpu_relattention_backward(struct s2s_queue *queue,
-                               const struct s2s_k_relattention_backward *args);
-void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args);
-void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args);
-void cpu_sqdist(struct s2s_queue *queue, const struct s2s_k_sqdist *args);
-void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args);
-void cpu_adamw(struct s2s_queue *queue, const struct s2s_k_adamw *args);
-
-size_t cpu_colsum_workspace(const struct s2s_k_colsum *args);
-size_t cpu_rmsnorm_backward_workspace(const struct s2s_k_rmsnorm_backward *args);
-size_t cpu_attention_workspace(const struct s2s_k_attention *args);
-size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *args);
-size_t cpu_conv2d_workspace(const struct s2s_k_conv2d *args);
-size_t cpu_conv2d_backward_workspace(const struct s2s_k_conv2d_backward *args);
-size_t cpu_dwconv_workspace(const struct s2s_k_dwconv *args);
-size_t cpu_dwconv_backward_workspace(const struct s2s_k_dwconv_backward *args);
-size_t cpu_layernorm_backward_workspace(const struct s2s_k_layernorm_backward *args);
-size_t cpu_column_stats_workspace(const struct s2s_k_column_stats *args);
-size_t cpu_batchnorm_backward_workspace(const struct s2s_k_batchnorm_backward *args);
-size_t cpu_relattention_workspace(const struct s2s_k_relattention *args);
-size_t cpu_relattention_backward_workspace(const struct s2s_k_relattention_backward *args);
-size_t cpu_reduce_workspace(const struct s2s_k_reduce *args);
+#define PLAIN(name, suffix)
+#define WORKSPACE(name, suffix) \
+    size_t cpu_##name##_workspace(const struct s2s_queue *queue, const struct s2s_k_##suffix *args);
+#define X(name, suffix, kind, mats) \
+    void cpu_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args); \
+    kind(name, suffix)
+S2S_KERNELS(X)
+#undef X
+#undef PLAIN
+#undef WORKSPACE
 
 #endif

@@ -36,7 +36,8 @@ static float is_hit(const float *z, int32_t label, float max)
 void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args)
 {
     const int64_t cols = args->cols;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         float *z = cpu_row(&args->logits, r);
         int32_t label = args->labels[r];
@@ -70,7 +71,8 @@ void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy
 void cpu_sqdist(struct s2s_queue *queue, const struct s2s_k_sqdist *args)
 {
     const int64_t cols = args->cols;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *x = cpu_row(&args->x, r), *target = cpu_row(&args->target, r);
         double sum = 0;

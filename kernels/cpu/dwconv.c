@@ -9,7 +9,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
-size_t cpu_dwconv_workspace(const struct s2s_k_dwconv *args)
+size_t cpu_dwconv_workspace(const struct s2s_queue *queue, const struct s2s_k_dwconv *args)
 {
     return (size_t)(args->width * args->channels) * sizeof(float);
 }
@@ -34,7 +34,8 @@ void cpu_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args)
     const int64_t channels = args->channels, pad = (args->width - 1) / 2;
     float *table = args->workspace;
     lay_out_weights(table, args);
-#pragma omp parallel for schedule(static) if (args->n * channels > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * channels > CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < args->n; t++) {
         int64_t seq = cpu_find_seq(args->cu, args->n_seqs, t);
         float *y = cpu_row(&args->y, t);
@@ -50,19 +51,22 @@ void cpu_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args)
     }
 }
 
-size_t cpu_dwconv_backward_workspace(const struct s2s_k_dwconv_backward *args)
+size_t cpu_dwconv_backward_workspace(const struct s2s_queue *queue,
+                                     const struct s2s_k_dwconv_backward *args)
 {
     const struct s2s_k_dwconv *c = &args->forward;
     int64_t n_blocks = cpu_ceil_div(c->n, CPU_ROW_BLOCK);
-    return cpu_dwconv_workspace(c) +
+    return cpu_dwconv_workspace(queue, c) +
            (size_t)((n_blocks + 1) * (c->width + 1) * c->channels) * sizeof(float);
 }
 
-static void backward_input(const struct s2s_k_dwconv_backward *args, const float *table)
+static void backward_input(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args,
+                           const float *table)
 {
     const struct s2s_k_dwconv *c = &args->forward;
     const int64_t channels = c->channels, pad = (c->width - 1) / 2;
-#pragma omp parallel for schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < c->n; t++) {
         int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t);
         float *dx = cpu_row(&args->dx, t);
@@ -76,12 +80,14 @@ static void backward_input(const struct s2s_k_dwconv_backward *args, const float
     }
 }
 
-static void backward_weights(const struct s2s_k_dwconv_backward *args, float *partial)
+static void backward_weights(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args,
+                             float *partial)
 {
     const struct s2s_k_dwconv *c = &args->forward;
     const int64_t channels = c->channels, pad = (c->width - 1) / 2;
     const int64_t n_blocks = cpu_ceil_div(c->n, CPU_ROW_BLOCK), each = (c->width + 1) * channels;
-#pragma omp parallel for schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * each;
         memset(sum, 0, (size_t)each * sizeof *sum);
@@ -114,7 +120,7 @@ void cpu_dwconv_backward(struct s2s_queue *queue, const struct s2s_k_dwconv_back
     float *table = args->workspace;
     lay_out_weights(table, c);
     if (args->dx.data)
-        backward_input(args, table);
+        backward_input(queue, args, table);
     if (args->dw || args->dbias)
-        backward_weights(args, table + c->width * c->channels);
+        backward_weights(queue, args, table + c->width * c->channels);
 }

@@ -4,7 +4,8 @@
 void cpu_embedding(struct s2s_queue *queue, const struct s2s_k_embedding *args)
 {
     const int64_t cols = args->cols;
-#pragma omp parallel for schedule(static) if (args->n * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * cols > CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < args->n; t++) {
         float *y = cpu_row(&args->y, t);
         if (args->ids[t] < 0) {
@@ -23,7 +24,8 @@ void cpu_embedding_backward(struct s2s_queue *queue, const struct s2s_k_embeddin
     /* ids repeat, so threads divide the columns: each element is added to in token order */
     enum { COLUMNS = 128 };
     const int64_t n_parts = cpu_ceil_div(args->cols, COLUMNS);
-#pragma omp parallel for schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
     for (int64_t part = 0; part < n_parts; part++) {
         int64_t begin = part * COLUMNS;
         int64_t end = begin + COLUMNS < args->cols ? begin + COLUMNS : args->cols;

@@ -69,7 +69,7 @@ void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
     n_m = cpu_ceil_div(g->m, mb);
     n_n = cpu_ceil_div(g->n, nb);
     bool parallel = n_m * n_n > 1 && g->m * g->n * g->k > 64 * 64 * 64;
-#pragma omp parallel if (parallel)
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         /* also for a team of one: otherwise the library starts threads of its own, and sums in an
          * order that depends on their number */

@@ -65,7 +65,8 @@ static inline __attribute__((always_inline)) void forward_row(enum s2s_act act, 
 void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args)
 {
     const int64_t cols = args->cols;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *gate = cpu_row(&args->gate, r);
         const float *up = args->up.data ? cpu_row(&args->up, r) : NULL;
@@ -141,7 +142,8 @@ static inline __attribute__((always_inline)) void backward_row(
 
 void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *args)
 {
-#pragma omp parallel for schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++)
         switch (args->act) {
         case S2S_ACT_SILU:

@@ -25,7 +25,8 @@ void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args)
 {
     const int64_t cols = args->cols;
     const float *gain = args->gain, *bias = args->bias;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *h = cpu_row(&args->x, r);
         if (args->residual.data) {
@@ -48,7 +49,8 @@ void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args)
     }
 }
 
-size_t cpu_layernorm_backward_workspace(const struct s2s_k_layernorm_backward *args)
+size_t cpu_layernorm_backward_workspace(const struct s2s_queue *queue,
+                                        const struct s2s_k_layernorm_backward *args)
 {
     /* per block dgain, dbias and a row of dh; then the totals */
     return (size_t)(cpu_ceil_div(args->rows, CPU_ROW_BLOCK) * 3 + 2) * (size_t)args->cols *
@@ -118,7 +120,8 @@ void cpu_layernorm_backward(struct s2s_queue *queue, const struct s2s_k_layernor
     const bool gains = args->dy.data && (args->dgain || args->dbias);
     float *partial = args->workspace; /* [n_blocks][dgain, dbias] */
     float *total = partial + n_blocks * 2 * cols, *rows = total + 2 * cols;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *dh = rows + b * cols, *sum = partial + b * 2 * cols;
         memset(sum, 0, (size_t)(2 * cols) * sizeof *sum);

@@ -3,7 +3,7 @@
 
 enum { BLOCK = 32768 };
 
-size_t cpu_reduce_workspace(const struct s2s_k_reduce *args)
+size_t cpu_reduce_workspace(const struct s2s_queue *queue, const struct s2s_k_reduce *args)
 {
     return (size_t)cpu_ceil_div(args->n, BLOCK) * sizeof(double);
 }
@@ -37,7 +37,7 @@ void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args)
 {
     double *partial = args->workspace, sum = args->accumulate ? *args->out : 0;
     const int64_t n_blocks = cpu_ceil_div(args->n, BLOCK);
-#pragma omp parallel for schedule(static) if (n_blocks > 1)
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (n_blocks > 1)
     for (int64_t b = 0; b < n_blocks; b++) {
         int64_t begin = b * BLOCK, len = args->n - begin < BLOCK ? args->n - begin : BLOCK;
         partial[b] = reduce_block(args->x + begin, len, args->what);

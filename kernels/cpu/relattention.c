@@ -71,9 +71,9 @@ static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int6
     return cpu_row(mat, row) + head * dim;
 }
 
-size_t cpu_relattention_workspace(const fwd_args *args)
+size_t cpu_relattention_workspace(const struct s2s_queue *queue, const fwd_args *args)
 {
-    return (size_t)omp_get_max_threads() * (size_t)forward_floats(args) * sizeof(float);
+    return (size_t)queue->lanes * (size_t)forward_floats(args) * sizeof(float);
 }
 
 /* qu = scale (q + u), qv = scale (q + v) */
@@ -160,7 +160,7 @@ void cpu_relattention(struct s2s_queue *queue, const fwd_args *args)
 {
     const int64_t n_blocks = cpu_ceil_div(args->max_seqlen, Q_BLOCK);
     const bool parallel = args->n_seqs * args->n_heads * args->max_seqlen * args->max_seqlen > 4096;
-#pragma omp parallel if (parallel)
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         struct work w = forward_work(args, (float *)args->workspace +
                                                omp_get_thread_num() * forward_floats(args));
@@ -197,10 +197,10 @@ static int64_t part_floats(const fwd_args *f)
     return (2 * f->max_seqlen + 1) * f->n_heads * f->dim;
 }
 
-size_t cpu_relattention_backward_workspace(const bwd_args *args)
+size_t cpu_relattention_backward_workspace(const struct s2s_queue *queue, const bwd_args *args)
 {
     const fwd_args *f = &args->forward;
-    return (size_t)(omp_get_max_threads() * backward_floats(f) + n_groups(f) * part_floats(f)) *
+    return (size_t)(queue->lanes * backward_floats(f) + n_groups(f) * part_floats(f)) *
            sizeof(float);
 }
 
@@ -323,11 +323,12 @@ static void backward_head(const bwd_args *args, int64_t group, int64_t head,
 }
 
 /* Adds the groups' parts, in order. */
-static void add_parts(const bwd_args *args, const float *parts)
+static void add_parts(struct s2s_queue *queue, const bwd_args *args, const float *parts)
 {
     const fwd_args *f = &args->forward;
     const int64_t width = f->n_heads * f->dim, n_rows = 2 * f->max_seqlen - 1;
-#pragma omp parallel for schedule(static) if (n_rows * width > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (n_rows * width > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < n_rows + 2; r++) {
         float *to = r == n_rows       ? args->du
                     : r == n_rows + 1 ? args->dv
@@ -352,7 +353,7 @@ void cpu_relattention_backward(struct s2s_queue *queue, const bwd_args *args)
     const int64_t groups = n_groups(f);
     float *parts = args->workspace, *threads = parts + groups * part_floats(f);
     const bool parallel = f->n_seqs * f->n_heads * f->max_seqlen * f->max_seqlen > 4096;
-#pragma omp parallel if (parallel)
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         struct backward_work w =
             make_backward_work(f, threads + omp_get_thread_num() * backward_floats(f));
@@ -362,7 +363,7 @@ void cpu_relattention_backward(struct s2s_queue *queue, const bwd_args *args)
             for (int64_t head = 0; head < f->n_heads; head++)
                 backward_head(args, g, head, &w, parts + g * part_floats(f));
     }
-    add_parts(args, parts);
+    add_parts(queue, args, parts);
 }
 
 /* ---- the table ---- */
@@ -374,7 +375,7 @@ void cpu_relattention_backward(struct s2s_queue *queue, const bwd_args *args)
 void cpu_relpos_table(struct s2s_queue *queue, const struct s2s_k_relpos_table *args)
 {
     const int64_t n = args->n, dim = args->dim;
-#pragma omp parallel for schedule(static) if (n * dim > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (n * dim > CPU_PARALLEL_MIN)
     for (int64_t m = 0; m < dim / 2; m++) {
         double w = pow(10000.0, -2.0 * (double)m / (double)dim);
         double sin_w = sin(w), cos_w = cos(w), s = 0, c = 1;

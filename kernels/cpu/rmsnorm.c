@@ -19,7 +19,8 @@ void cpu_rmsnorm(struct s2s_queue *queue, const struct s2s_k_rmsnorm *args)
 {
     const int64_t cols = args->cols;
     const float *gain = args->gain, offset = args->gain_offset;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *h = cpu_row(&args->x, r);
         if (args->residual.data) {
@@ -40,7 +41,8 @@ void cpu_rmsnorm(struct s2s_queue *queue, const struct s2s_k_rmsnorm *args)
     }
 }
 
-size_t cpu_rmsnorm_backward_workspace(const struct s2s_k_rmsnorm_backward *args)
+size_t cpu_rmsnorm_backward_workspace(const struct s2s_queue *queue,
+                                      const struct s2s_k_rmsnorm_backward *args)
 {
     return (size_t)(cpu_ceil_div(args->rows, CPU_ROW_BLOCK) * args->cols) * sizeof(float);
 }
@@ -102,7 +104,8 @@ void cpu_rmsnorm_backward(struct s2s_queue *queue, const struct s2s_k_rmsnorm_ba
 {
     const int64_t cols = args->cols, n_blocks = cpu_ceil_div(args->rows, CPU_ROW_BLOCK);
     float *partial = args->dgain && args->dy.data ? args->workspace : NULL;
-#pragma omp parallel for schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *dgain = partial ? partial + b * cols : NULL;
         int64_t end = (b + 1) * CPU_ROW_BLOCK < args->rows ? (b + 1) * CPU_ROW_BLOCK : args->rows;

@@ -7,7 +7,8 @@
 void cpu_rope_table(struct s2s_queue *queue, const struct s2s_k_rope_table *args)
 {
     const int64_t half = args->dim / 2;
-#pragma omp parallel for schedule(static) if (args->n * half > CPU_PARALLEL_MIN / 16)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * half > CPU_PARALLEL_MIN / 16)
     for (int64_t t = 0; t < args->n; t++) {
         float *row = args->table + t * args->dim;
         for (int64_t i = 0; i < half; i++) {
@@ -22,7 +23,8 @@ void cpu_rope(struct s2s_queue *queue, const struct s2s_k_rope *args)
 {
     const int64_t half = args->dim / 2;
     const float sign = args->inverse ? -1.0f : 1.0f, keep = args->accumulate ? 1.0f : 0.0f;
-#pragma omp parallel for schedule(static) if (args->n * args->n_heads * half > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * args->n_heads * half > CPU_PARALLEL_MIN)
     for (int64_t t = 0; t < args->n; t++) {
         const float *c = args->table + t * args->dim, *s = c + half;
         for (int64_t h = 0; h < args->n_heads; h++) {

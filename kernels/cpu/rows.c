@@ -13,7 +13,8 @@ static void put_row(float *dst, const float *src, int64_t cols, bool accumulate)
 
 void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
 {
-#pragma omp parallel for schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < args->n; i++) {
         float *dst = cpu_row(&args->dst, i);
         if (args->idx[i] >= 0)
@@ -25,7 +26,8 @@ void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
 
 void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
 {
-#pragma omp parallel for schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < args->n; i++)
         if (args->idx[i] >= 0)
             put_row(cpu_row(&args->dst, args->idx[i]), cpu_row(&args->src, i), args->cols,

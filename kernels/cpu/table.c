@@ -1,24 +1,53 @@
-/* Memory of the CPU table, and the table itself. */
+/*
+ * The CPU table: its memory, and its entries, each behind a check of the element types of its
+ * matrices. A queue is a number of threads: everything is done when a call returns, so an event has
+ * nothing to hold.
+ */
+#include <omp.h>
 #include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
+#include "lib/base/error.h"
 
-static void *cpu_alloc(size_t bytes)
+static int cpu_open(struct s2s_queue *queue, int index)
 {
-    void *ptr = NULL;
-    return posix_memalign(&ptr, 64, bytes ? bytes : 1) ? NULL : ptr;
+    queue->handle = NULL;
+    queue->status = 0;
+    queue->lanes = omp_get_max_threads();
+    return 0;
 }
 
-static void cpu_copy_in(struct s2s_queue *queue, void *dst, const void *host, size_t bytes)
+static void cpu_close(struct s2s_queue *queue)
 {
-    memcpy(dst, host, bytes);
+}
+
+static const char *cpu_status_text(int status)
+{
+    return status ? "unknown" : "no failure";
+}
+
+static void *cpu_alloc(struct s2s_queue *queue, size_t bytes)
+{
+    void *ptr = NULL;
+    return posix_memalign(&ptr, 256, bytes ? bytes : 1) ? NULL : ptr;
+}
+
+static void cpu_free(struct s2s_queue *queue, void *ptr)
+{
+    free(ptr);
+}
+
+static void cpu_copy(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(dst, src, bytes);
 }
 
 static void cpu_zero(struct s2s_queue *queue, void *dst, size_t bytes)
 {
     char *to = dst;
     const size_t block = 1 << 20;
-#pragma omp parallel for schedule(static) if (bytes > 2 * block)
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (bytes > 2 * block)
     for (size_t at = 0; at < bytes; at += block)
         memset(to + at, 0, bytes - at < block ? bytes - at : block);
 }
@@ -27,58 +56,58 @@ static void cpu_sync(struct s2s_queue *queue)
 {
 }
 
-const struct s2s_kernels s2s_kernels_cpu = {
-    .name = "cpu",
-    .alloc = cpu_alloc,
-    .free = free,
-    .copy_in = cpu_copy_in,
-    .copy_out = cpu_copy_in,
-    .zero = cpu_zero,
-    .sync = cpu_sync,
-    .gemm = cpu_gemm,
-    .axpby = cpu_axpby,
-    .colsum = cpu_colsum,
-    .embedding = cpu_embedding,
-    .embedding_backward = cpu_embedding_backward,
-    .gather_rows = cpu_gather_rows,
-    .scatter_rows = cpu_scatter_rows,
-    .rmsnorm = cpu_rmsnorm,
-    .rmsnorm_backward = cpu_rmsnorm_backward,
-    .rope_table = cpu_rope_table,
-    .rope = cpu_rope,
-    .attention = cpu_attention,
-    .attention_backward = cpu_attention_backward,
-    .glu = cpu_glu,
-    .glu_backward = cpu_glu_backward,
-    .conv2d = cpu_conv2d,
-    .conv2d_backward = cpu_conv2d_backward,
-    .dwconv = cpu_dwconv,
-    .dwconv_backward = cpu_dwconv_backward,
-    .layernorm = cpu_layernorm,
-    .layernorm_backward = cpu_layernorm_backward,
-    .column_stats = cpu_column_stats,
-    .batchnorm = cpu_batchnorm,
-    .batchnorm_backward = cpu_batchnorm_backward,
-    .relpos_table = cpu_relpos_table,
-    .relattention = cpu_relattention,
-    .relattention_backward = cpu_relattention_backward,
-    .transpose = cpu_transpose,
-    .cross_entropy = cpu_cross_entropy,
-    .sqdist = cpu_sqdist,
-    .reduce = cpu_reduce,
-    .adamw = cpu_adamw,
-    .colsum_workspace = cpu_colsum_workspace,
-    .rmsnorm_backward_workspace = cpu_rmsnorm_backward_workspace,
-    .attention_workspace = cpu_attention_workspace,
-    .attention_backward_workspace = cpu_attention_backward_workspace,
-    .conv2d_workspace = cpu_conv2d_workspace,
-    .conv2d_backward_workspace = cpu_conv2d_backward_workspace,
-    .dwconv_workspace = cpu_dwconv_workspace,
-    .dwconv_backward_workspace = cpu_dwconv_backward_workspace,
-    .layernorm_backward_workspace = cpu_layernorm_backward_workspace,
-    .column_stats_workspace = cpu_column_stats_workspace,
-    .batchnorm_backward_workspace = cpu_batchnorm_backward_workspace,
-    .relattention_workspace = cpu_relattention_workspace,
-    .relattention_backward_workspace = cpu_relattention_backward_workspace,
-    .reduce_workspace = cpu_reduce_workspace,
+static struct s2s_event *cpu_event_new(struct s2s_queue *queue)
+{
+    static char one;
+    return (struct s2s_event *)&one;
+}
+
+static void cpu_event_pass(struct s2s_queue *queue, struct s2s_event *event)
+{
+}
+
+/* ---- element types ---- */
+
+static void check_mat(const char *entry, const char *field, const struct s2s_mat *mat)
+{
+    if (mat->data && mat->dtype != S2S_F32)
+        S2S_BUG("%s: %s is %s, which the CPU has not", entry, field, s2s_dtype_name(mat->dtype));
+}
+
+#define MAT(field) check_mat(entry, #field, &args->field);
+#define X(name, suffix, kind, mats) \
+    static void checked_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args) \
+    { \
+        static const char entry[] __attribute__((unused)) = #name; \
+        mats cpu_##name(queue, args); \
+    }
+S2S_KERNELS(X)
+#undef X
+#undef MAT
+
+const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
+                                            .open = cpu_open,
+                                            .close = cpu_close,
+                                            .status_text = cpu_status_text,
+                                            .alloc = cpu_alloc,
+                                            .free = cpu_free,
+                                            .alloc_host = cpu_alloc,
+                                            .free_host = cpu_free,
+                                            .copy_in = cpu_copy,
+                                            .copy_out = cpu_copy,
+                                            .copy_in_async = cpu_copy,
+                                            .copy_out_async = cpu_copy,
+                                            .zero = cpu_zero,
+                                            .sync = cpu_sync,
+                                            .event_new = cpu_event_new,
+                                            .event_free = cpu_event_pass,
+                                            .event_record = cpu_event_pass,
+                                            .event_wait = cpu_event_pass,
+#define PLAIN(name)
+#define WORKSPACE(name) .name##_workspace = cpu_##name##_workspace,
+#define X(name, suffix, kind, mats) .name = checked_##name, kind(name)
+                                            S2S_KERNELS(X)
+#undef X
+#undef PLAIN
+#undef WORKSPACE
 };

@@ -15,7 +15,8 @@ static void transpose_tile(const float *x, float *y, int64_t a, int64_t b, int64
 void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args)
 {
     const int64_t a = args->a, b = args->b;
-#pragma omp parallel for schedule(static) if (args->rows * a * b > CPU_PARALLEL_MIN)
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * a * b > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++)
         for (int64_t i = 0; i < a; i += TILE)
             for (int64_t j = 0; j < b; j += TILE)

@@ -24,6 +24,10 @@ enum s2s_dtype {
 #undef X
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 size_t s2s_dtype_size(enum s2s_dtype dtype);      /* bytes per element; 0 for S2S_DTYPE_NONE */
 const char *s2s_dtype_name(enum s2s_dtype dtype); /* "BF16"; "none" */
 enum s2s_dtype s2s_dtype_parse(const char *name); /* S2S_DTYPE_NONE when unknown */
@@ -38,5 +42,9 @@ float s2s_f16_to_f32(uint16_t bits);
 uint16_t s2s_f32_to_f16(float x);
 float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype); /* dtype: any F8_* */
 float s2s_f4_to_f32(uint8_t bits); /* E2M1 (OCP MX, version 1.0), in the low four bits */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

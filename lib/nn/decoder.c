@@ -70,8 +70,8 @@ struct s2s_kv_cache *s2s_kv_cache_new(struct s2s_device *device, int n_layers, i
     cache->v = s2s_xcalloc((size_t)n_layers, sizeof *cache->v);
     for (int i = 0; i < n_layers; i++) {
         size_t bytes = (size_t)(cap * width) * sizeof(float);
-        cache->k[i] = device->kernels->alloc(bytes);
-        cache->v[i] = device->kernels->alloc(bytes);
+        cache->k[i] = device->kernels->alloc(&device->queue, bytes);
+        cache->v[i] = device->kernels->alloc(&device->queue, bytes);
         if (!cache->k[i] || !cache->v[i])
             S2S_BUG("out of device memory: a cache of %zu bytes a layer", 2 * bytes);
     }
@@ -83,8 +83,8 @@ void s2s_kv_cache_free(struct s2s_kv_cache *cache)
     if (!cache)
         return;
     for (int i = 0; i < cache->n_layers; i++) {
-        cache->device->kernels->free(cache->k[i]);
-        cache->device->kernels->free(cache->v[i]);
+        cache->device->kernels->free(&cache->device->queue, cache->k[i]);
+        cache->device->kernels->free(&cache->device->queue, cache->v[i]);
     }
     free(cache->k);
     free(cache->v);

@@ -76,7 +76,7 @@ int s2s_adamw_read(struct s2s_adamw_options *o, const struct s2s_conf *conf, str
 static float *zeroed(struct s2s_device *device, int64_t n)
 {
     size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(float);
-    float *ptr = device->kernels->alloc(bytes);
+    float *ptr = device->kernels->alloc(&device->queue, bytes);
     if (!ptr)
         S2S_BUG("out of device memory: %zu bytes of optimizer state", bytes);
     device->kernels->zero(&device->queue, ptr, bytes);
@@ -111,7 +111,7 @@ struct s2s_optim *s2s_optim_new(struct s2s_params *params, const struct s2s_adam
     o->end = params->n_trained;
     o->m = zeroed(params->device, o->end - o->begin);
     o->v = zeroed(params->device, o->end - o->begin);
-    o->scalar = params->device->kernels->alloc(sizeof *o->scalar);
+    o->scalar = params->device->kernels->alloc(&params->device->queue, sizeof *o->scalar);
     if (!o->scalar)
         S2S_BUG("out of device memory: a scalar");
     find_runs(o);
@@ -123,9 +123,9 @@ void s2s_optim_free(struct s2s_optim *o)
     if (!o)
         return;
     const struct s2s_kernels *k = o->params->device->kernels;
-    k->free(o->m);
-    k->free(o->v);
-    k->free(o->scalar);
+    k->free(&o->params->device->queue, o->m);
+    k->free(&o->params->device->queue, o->v);
+    k->free(&o->params->device->queue, o->scalar);
     free(o->runs);
     free(o);
 }
@@ -141,7 +141,7 @@ double s2s_optim_grad_norm(struct s2s_optim *o)
                                 .n = o->params->n_trained,
                                 .what = S2S_REDUCE_SUMSQ};
     struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
-    args.workspace = s2s_arena_alloc(&device->scratch, k->reduce_workspace(&args));
+    args.workspace = s2s_arena_alloc(&device->scratch, k->reduce_workspace(&device->queue, &args));
     k->reduce(&device->queue, &args);
     double sum;
     k->copy_out(&device->queue, &sum, o->scalar, sizeof sum);

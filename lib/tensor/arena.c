@@ -20,13 +20,13 @@ void s2s_arena_init(struct s2s_arena *arena, struct s2s_device *device, size_t m
 
 static void *chunk_alloc(struct s2s_device *device, size_t bytes)
 {
-    return device ? device->kernels->alloc(bytes) : s2s_xalloc_aligned(bytes);
+    return device ? device->kernels->alloc(&device->queue, bytes) : s2s_xalloc_aligned(bytes);
 }
 
 static void chunk_free(struct s2s_device *device, void *data)
 {
     if (device)
-        device->kernels->free(data);
+        device->kernels->free(&device->queue, data);
     else
         free(data);
 }

@@ -15,30 +15,38 @@ static const struct {
 } backends[] = {{"cpu", &s2s_kernels_cpu}};
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
 
-struct s2s_device *s2s_device_new(const struct s2s_kernels *kernels)
+int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
+                   struct s2s_error *err)
 {
+    *out = NULL;
     struct s2s_device *device = s2s_xcalloc(1, sizeof *device);
+    int status = kernels->open(&device->queue, 0);
+    if (status) {
+        free(device);
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\": %s", kernels->name,
+                             kernels->status_text(status));
+    }
     device->kernels = kernels;
     device->dtype = S2S_F32;
     s2s_arena_init(&device->scratch, device, 1 << 20);
     s2s_pool_init(&device->pool, device);
-    return device;
+    *out = device;
+    return 0;
 }
 
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
 {
-    *device = NULL;
     struct s2s_buf known = S2S_BUF_INIT;
-    for (size_t i = 0; i < N_BACKENDS && !*device; i++) {
-        if (strcmp(backends[i].name, name) == 0)
-            *device = s2s_device_new(backends[i].kernels);
+    *device = NULL;
+    for (size_t i = 0; i < N_BACKENDS; i++) {
+        if (strcmp(backends[i].name, name) == 0) {
+            s2s_buf_release(&known);
+            return s2s_device_new(device, backends[i].kernels, err);
+        }
         s2s_buf_printf(&known, "%s%s", i ? ", " : "", backends[i].name);
     }
-    int rc = 0;
-    if (!*device) {
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name);
-        s2s_error_hint(err, rc, "it has: %s", known.data);
-    }
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name);
+    s2s_error_hint(err, rc, "it has: %s", known.data);
     s2s_buf_release(&known);
     return rc;
 }
@@ -52,6 +60,7 @@ void s2s_device_close(struct s2s_device *device)
     free(device->children);
     s2s_arena_release(&device->scratch);
     s2s_pool_release(&device->pool);
+    device->kernels->close(&device->queue);
     free(device);
 }
 
@@ -59,8 +68,8 @@ int s2s_device_sync(struct s2s_device *device, struct s2s_error *err)
 {
     device->kernels->sync(&device->queue);
     if (device->queue.status)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s kernels failed with code %d",
-                             device->kernels->name, device->queue.status);
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s kernels failed: %s", device->kernels->name,
+                             device->kernels->status_text(device->queue.status));
     return 0;
 }
 

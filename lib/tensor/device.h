@@ -24,8 +24,9 @@ struct s2s_device {
 
 /* name is "cpu". UNSUPPORTED names the devices that this build has. Gives: s2s_device_close. */
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err);
-/* The same over any table: one that counts, or that looks at what another one does. Kept. */
-struct s2s_device *s2s_device_new(const struct s2s_kernels *kernels);
+/* The same over any table (kept): one that counts, or that looks at what another one does. */
+int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels,
+                   struct s2s_error *err);
 void s2s_device_close(struct s2s_device *device); /* NULL is a no-op */
 
 /* Waits for the queue; a failure of a kernel is reported here, once for all before it. */

@@ -54,7 +54,8 @@ void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x
 {
     struct s2s_k_reduce args = {
         .x = x, .out = scalar->data, .n = n, .what = S2S_REDUCE_SUM, .accumulate = accumulate};
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->reduce_workspace(&args));
+    args.workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->reduce_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->reduce(tensor_queue(tape), &args);
 }
 
@@ -72,7 +73,8 @@ static void linear_backward_bias(struct s2s_tape *tape, struct s2s_tensor *b,
                                 .rows = s2s_tensor_rows(dy),
                                 .cols = s2s_tensor_cols(dy),
                                 .accumulate = accumulate};
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->colsum_workspace(&args));
+    args.workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->colsum_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->colsum(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }

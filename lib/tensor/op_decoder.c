@@ -42,7 +42,8 @@ static void rmsnorm_backward(struct s2s_tape *tape, struct s2s_node *node)
             tensor_k(tape)->zero(tensor_queue(tape), dgain->data,
                                  (size_t)args.cols * sizeof(float));
     }
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->rmsnorm_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->rmsnorm_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->rmsnorm_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -190,7 +191,8 @@ static void attention_backward(struct s2s_tape *tape, struct s2s_node *node)
     args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
     args.dk = s2s_tensor_mat(s2s_tape_grad(tape, node->in[1], &args.accumulate_dk));
     args.dv = s2s_tensor_mat(s2s_tape_grad(tape, node->in[2], &args.accumulate_dv));
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->attention_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->attention_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->attention_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -228,7 +230,8 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
         args->scale = 1.0f / sqrtf((float)shape->dim);
     if (record)
         args->lse = s2s_tape_matrix(tape, t, shape->n_heads)->data;
-    args->workspace = s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(args));
+    args->workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(tensor_queue(tape), args));
     tensor_k(tape)->attention(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
     if (record)

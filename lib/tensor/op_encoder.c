@@ -33,7 +33,8 @@ static void conv2d_backward(struct s2s_tape *tape, struct s2s_node *node)
     args.dx = data_of(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
     args.dw = added_grad(tape, node->in[1]);
     args.dbias = added_grad(tape, node->in[2]);
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->conv2d_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->conv2d_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->conv2d_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -64,7 +65,8 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
                                   .channels = channels,
                                   .one_input = x->shape[2] == 1 && channels > 1,
                                   .relu = relu};
-    args->workspace = s2s_tape_scratch(tape, tensor_k(tape)->conv2d_workspace(args));
+    args->workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->conv2d_workspace(tensor_queue(tape), args));
     tensor_k(tape)->conv2d(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
     struct s2s_tensor *ins[] = {x, w, b};
@@ -80,7 +82,8 @@ static void dwconv_backward(struct s2s_tape *tape, struct s2s_node *node)
     args.dx = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
     args.dw = added_grad(tape, node->in[1]);
     args.dbias = added_grad(tape, node->in[2]);
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->dwconv_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->dwconv_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->dwconv_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -102,7 +105,8 @@ struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, st
                                   .n = n,
                                   .channels = channels,
                                   .width = width};
-    args->workspace = s2s_tape_scratch(tape, tensor_k(tape)->dwconv_workspace(args));
+    args->workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->dwconv_workspace(tensor_queue(tape), args));
     tensor_k(tape)->dwconv(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
     struct s2s_tensor *ins[] = {x, w, b};
@@ -140,7 +144,8 @@ static void layernorm_backward(struct s2s_tape *tape, struct s2s_node *node)
         args.dresidual = s2s_tensor_mat(s2s_tape_grad(tape, residual, &args.accumulate_dresidual));
     args.dgain = added_grad(tape, node->in[2]);
     args.dbias = added_grad(tape, node->in[3]);
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->layernorm_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->layernorm_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->layernorm_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -223,7 +228,8 @@ static void batchnorm_backward(struct s2s_tape *tape, struct s2s_node *node)
     args.dx = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
     args.dgain = added_grad(tape, node->in[1]);
     args.dbias = added_grad(tape, node->in[2]);
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->batchnorm_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->batchnorm_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->batchnorm_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
     if (!norm->batch)
@@ -260,7 +266,8 @@ struct s2s_tensor *s2s_op_batchnorm_silu(struct s2s_tape *tape, struct s2s_tenso
                                           .var = (float *)stats->data + cols,
                                           .rows = rows,
                                           .cols = cols};
-        args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->column_stats_workspace(&args));
+        args.workspace = s2s_tape_scratch(
+            tape, tensor_k(tape)->column_stats_workspace(tensor_queue(tape), &args));
         tensor_k(tape)->column_stats(tensor_queue(tape), &args);
         s2s_tape_scratch_end(tape);
         saved->args.mean = args.mean;
@@ -365,7 +372,8 @@ static void relattention_backward(struct s2s_tape *tape, struct s2s_node *node)
     args.dp = s2s_tensor_mat(s2s_tape_grad(tape, node->in[3], &args.accumulate_dp));
     args.du = added_grad(tape, node->in[4]);
     args.dv = added_grad(tape, node->in[5]);
-    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->relattention_backward_workspace(&args));
+    args.workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->relattention_backward_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->relattention_backward(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);
 }
@@ -400,7 +408,8 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                         .scale = 1.0f / sqrtf((float)dim)};
     if (record)
         args->lse = s2s_tape_matrix(tape, n, n_heads)->data;
-    args->workspace = s2s_tape_scratch(tape, tensor_k(tape)->relattention_workspace(args));
+    args->workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->relattention_workspace(tensor_queue(tape), args));
     if (n > 0)
         tensor_k(tape)->relattention(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);

@@ -24,9 +24,9 @@ void s2s_params_free(struct s2s_params *params)
         return;
     const struct s2s_kernels *k = params->device->kernels;
     if (params->finished) {
-        k->free(params->values);
-        k->free(params->grads);
-        k->free(params->fixed);
+        k->free(&params->device->queue, params->values);
+        k->free(&params->device->queue, params->grads);
+        k->free(&params->device->queue, params->fixed);
     }
     for (size_t i = 0; i < params->n; i++) {
         free(params->list[i]->tensor->grad);
@@ -109,14 +109,14 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
     size_t bytes[3];
     for (int i = 0; i < 3; i++) {
         bytes[i] = (size_t)(sizes[i] ? sizes[i] : 1) * sizeof(float);
-        *buffers[i] = room ? k->alloc(bytes[i]) : NULL;
+        *buffers[i] = room ? k->alloc(&params->device->queue, bytes[i]) : NULL;
         room = *buffers[i] != NULL;
     }
     for (int i = 0; i < 3; i++)
         if (room) {
             k->zero(&params->device->queue, *buffers[i], bytes[i]);
         } else {
-            k->free(*buffers[i]);
+            k->free(&params->device->queue, *buffers[i]);
             *buffers[i] = NULL;
         }
     if (room)
@@ -287,7 +287,8 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
                                     .n = p->numel,
                                     .what = S2S_REDUCE_NONFINITE};
         args.out = s2s_arena_alloc(&dev->scratch, sizeof(double));
-        args.workspace = s2s_arena_alloc(&dev->scratch, dev->kernels->reduce_workspace(&args));
+        args.workspace =
+            s2s_arena_alloc(&dev->scratch, dev->kernels->reduce_workspace(&dev->queue, &args));
         dev->kernels->reduce(&dev->queue, &args);
         double count;
         dev->kernels->copy_out(&dev->queue, &count, args.out, sizeof count);

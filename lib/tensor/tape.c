@@ -397,7 +397,8 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
             struct s2s_k_reduce args = {
                 .x = t->data, .n = s2s_tensor_numel(t), .what = S2S_REDUCE_NONFINITE};
             args.out = s2s_tape_scratch(tape, sizeof(double));
-            args.workspace = s2s_tape_scratch(tape, k->reduce_workspace(&args));
+            args.workspace =
+                s2s_tape_scratch(tape, k->reduce_workspace(&tape->device->queue, &args));
             k->reduce(&tape->device->queue, &args);
             double count;
             k->copy_out(&tape->device->queue, &count, args.out, sizeof count);

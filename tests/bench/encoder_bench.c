@@ -211,10 +211,10 @@ static int run_inference(struct bench *b, int n_clips, struct s2s_error *err)
     struct s2s_tape *tape = s2s_tape_new(b->device, false);
     const int64_t cu[] = {0, 1000};
     const struct s2s_batch batch = {.n_clips = 1, .mel = b->mel, .cu_mel = cu, .n_mels = N_MELS};
-    const int threads = omp_get_max_threads();
+    const int threads = b->device->queue.lanes;
     double cpu = 0;
     int rc = 0;
-    omp_set_num_threads(1);
+    b->device->queue.lanes = 1;
     for (int i = -1; rc == 0 && i < n_clips; i++) {
         struct s2s_forward fwd = {.seed = 0};
         double start = cpu_s();
@@ -222,7 +222,7 @@ static int run_inference(struct bench *b, int n_clips, struct s2s_error *err)
         rc = s2s_model_forward(b->model, tape, &batch, &fwd, err);
         cpu += i < 0 ? 0 : cpu_s() - start;
     }
-    omp_set_num_threads(threads);
+    b->device->queue.lanes = threads;
     s2s_tape_free(tape);
     if (rc == 0)
         printf("encoding alone: %.0f audio s a cpu-second\n", 10 * n_clips / cpu);

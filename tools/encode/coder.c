@@ -4,8 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include <omp.h>
-
 #include "lib/conf/conf.h"
 #include "lib/io/digest.h"
 #include "lib/io/safetensors.h"
@@ -133,6 +131,7 @@ int encode_coder_open(struct encode_coder **coder, const char *encoder, const ch
         struct worker *w = &c->workers[c->n_workers];
         if ((rc = s2s_device_open(&w->device, "cpu", err)) < 0)
             return rc;
+        w->device->queue.lanes = 1; /* clips are what runs at the same time */
         w->tape = s2s_tape_new(w->device, false);
     }
     return 0;
@@ -186,7 +185,6 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
     struct s2s_batch batch = {
         .n_clips = 1, .mel = features, .cu_mel = cu, .n_mels = c->model->n_mels};
     struct s2s_forward fwd = {0};
-    omp_set_num_threads(1); /* clips are what runs at the same time */
     s2s_tape_reset(tape);
     int rc = s2s_model_forward(c->model, tape, &batch, &fwd, err);
     if (rc < 0)

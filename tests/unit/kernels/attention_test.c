@@ -109,7 +109,7 @@ static void set_up(struct run *r, const struct problem *p)
 
 static void forward(struct run *r, const struct s2s_kernels *k)
 {
-    r->args.workspace = s2s_xalloc_aligned(k->attention_workspace(&r->args));
+    r->args.workspace = s2s_xalloc_aligned(k->attention_workspace(&queue, &r->args));
     k->attention(&queue, &r->args);
     free(r->args.workspace);
 }
@@ -124,7 +124,7 @@ static void backward(struct run *r, const struct s2s_kernels *k, bool accumulate
                                             .accumulate_dq = accumulate,
                                             .accumulate_dk = accumulate,
                                             .accumulate_dv = accumulate};
-    args.workspace = s2s_xalloc_aligned(k->attention_backward_workspace(&args));
+    args.workspace = s2s_xalloc_aligned(k->attention_backward_workspace(&queue, &args));
     k->attention_backward(&queue, &args);
     free(args.workspace);
 }
@@ -216,7 +216,7 @@ static void threads_do_not_change_a_byte(void **state)
 {
     struct run r[2];
     for (int i = 0; i < 2; i++) {
-        omp_set_num_threads(i ? 3 : 1);
+        queue.lanes = i ? 3 : 1;
         set_up(&r[i], &problems[2]);
         forward(&r[i], &s2s_kernels_cpu);
         backward(&r[i], &s2s_kernels_cpu, false);

@@ -12,14 +12,13 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <omp.h>
 
 #include "kernels/kernels.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
 static const struct s2s_kernels *k = &s2s_kernels_cpu;
-static struct s2s_queue queue;
+static struct s2s_queue queue = {.lanes = 1};
 
 /* clips of 129, 0, 1 and 70 rows */
 enum { N_SEQS = 4, N = 200, MAX_LEN = 129 };
@@ -50,11 +49,11 @@ static void near(double expected, float got, double scale)
 static float *twice(void (*run)(float *out, void *args, int64_t n), void *args, int64_t n)
 {
     float *one = blank(n), *three = blank(n);
-    omp_set_num_threads(1);
+    queue.lanes = 1;
     run(one, args, n);
-    omp_set_num_threads(3);
+    queue.lanes = 3;
     run(three, args, n);
-    omp_set_num_threads(1);
+    queue.lanes = 1;
     assert_memory_equal(one, three, (size_t)n * sizeof *one);
     free(three);
     return one;
@@ -74,7 +73,7 @@ static void run_conv2d(float *out, void *args, int64_t n)
 {
     struct s2s_k_conv2d a = *(struct s2s_k_conv2d *)args;
     a.y = out;
-    a.workspace = s2s_xmalloc(k->conv2d_workspace(&a) + 1);
+    a.workspace = s2s_xmalloc(k->conv2d_workspace(&queue, &a) + 1);
     k->conv2d(&queue, &a);
     free(a.workspace);
 }
@@ -131,7 +130,7 @@ static void run_dwconv(float *out, void *args, int64_t n)
 {
     struct s2s_k_dwconv a = *(struct s2s_k_dwconv *)args;
     a.y = (struct s2s_mat){out, a.channels, S2S_F32};
-    a.workspace = s2s_xmalloc(k->dwconv_workspace(&a) + 1);
+    a.workspace = s2s_xmalloc(k->dwconv_workspace(&queue, &a) + 1);
     k->dwconv(&queue, &a);
     free(a.workspace);
 }
@@ -194,7 +193,7 @@ static void run_batchnorm(float *out, void *ptr, int64_t n)
                                       .var = stats + a->cols,
                                       .rows = n / a->cols,
                                       .cols = a->cols};
-    args.workspace = s2s_xmalloc(k->column_stats_workspace(&args));
+    args.workspace = s2s_xmalloc(k->column_stats_workspace(&queue, &args));
     k->column_stats(&queue, &args);
     k->batchnorm(&queue, &(struct s2s_k_batchnorm){.x = args.x,
                                                    .y = {out, a->cols, S2S_F32},
@@ -254,7 +253,7 @@ static void run_relattention(float *out, void *args, int64_t n)
 {
     struct s2s_k_relattention a = *(struct s2s_k_relattention *)args;
     a.o = (struct s2s_mat){out, WIDTH, S2S_F32};
-    a.workspace = s2s_xmalloc(k->relattention_workspace(&a));
+    a.workspace = s2s_xmalloc(k->relattention_workspace(&queue, &a));
     k->relattention(&queue, &a);
     free(a.workspace);
 }

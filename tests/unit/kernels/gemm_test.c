@@ -86,7 +86,7 @@ static void threads_do_not_change_a_byte(void **state)
     float *a = values(m, k, k, 1), *b = values(n, k, k, 2);
     float *c[2] = {values(m, n, n, 3), values(m, n, n, 3)};
     for (int i = 0; i < 2; i++) {
-        omp_set_num_threads(i ? 3 : 1);
+        queue.lanes = i ? 3 : 1;
         s2s_kernels_cpu.gemm(&queue, &(struct s2s_k_gemm){mat(a, k), mat(b, k), mat(c[i], n), NULL,
                                                           m, n, k, false, true, false, 1});
     }

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <omp.h>
 
 #include "kernels/kernels.h"
 #include "lib/base/mem.h"
@@ -21,7 +20,7 @@
 static const struct s2s_kernels *const tables[] = {&s2s_kernels_cpu};
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
-static struct s2s_queue queue;
+static struct s2s_queue queue = {.lanes = 1};
 
 /* Normal values [rows, stride], NaN in the gaps between rows: nobody may read them. */
 static inline float *values(int64_t rows, int64_t cols, int64_t stride, uint64_t key)

@@ -6,7 +6,7 @@ static double reduce(const struct s2s_kernels *k, const float *x, int64_t n, enu
 {
     double out = start;
     struct s2s_k_reduce args = {x, &out, n, what, start != 0, NULL};
-    args.workspace = s2s_xalloc_aligned(k->reduce_workspace(&args) + 1);
+    args.workspace = s2s_xalloc_aligned(k->reduce_workspace(&queue, &args) + 1);
     k->reduce(&queue, &args);
     free(args.workspace);
     return out;
@@ -52,7 +52,7 @@ static void sums_of_columns_are_exact_on_integers(void **state)
                     want[c] += x[r * STRIDE + c] = (float)((r * 31 + c * 7) % 201 - 100);
             }
             struct s2s_k_colsum args = {mat(x, STRIDE), out, ROWS, COLS, accumulate, NULL};
-            args.workspace = s2s_xalloc_aligned(tables[t]->colsum_workspace(&args));
+            args.workspace = s2s_xalloc_aligned(tables[t]->colsum_workspace(&queue, &args));
             tables[t]->colsum(&queue, &args);
             assert_memory_equal(out, want, sizeof out);
             free(args.workspace);
@@ -95,7 +95,7 @@ static void threads_do_not_change_a_byte(void **state)
     float *x = values(1, n, n, 9);
     double sums[2];
     for (int i = 0; i < 2; i++) {
-        omp_set_num_threads(i ? 3 : 1);
+        queue.lanes = i ? 3 : 1;
         sums[i] = reduce(&s2s_kernels_cpu, x, n, S2S_REDUCE_SUMSQ, 0);
     }
     assert_true(sums[0] == sums[1]);

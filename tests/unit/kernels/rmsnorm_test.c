@@ -63,7 +63,7 @@ static void one(const struct s2s_kernels *k, struct shape s, bool residual, bool
                                           .gain_offset = (float)offset,
                                           .accumulate_dx = accumulate,
                                           .accumulate_dresidual = accumulate};
-    args.workspace = s2s_xalloc_aligned(k->rmsnorm_backward_workspace(&args) + 1);
+    args.workspace = s2s_xalloc_aligned(k->rmsnorm_backward_workspace(&queue, &args) + 1);
     k->rmsnorm_backward(&queue, &args);
     close_to("dx", dx, want_dx, n, c, stride, 1e-5);
     if (residual)

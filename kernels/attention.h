@@ -1,0 +1,83 @@
+/* Arguments of attention and of the positions that go into it. */
+#ifndef S2S_KERNELS_ATTENTION_H
+#define S2S_KERNELS_ATTENTION_H
+
+#include "kernels/types.h"
+
+/* table[t] = cos(p_t w_0).. cos(p_t w_{d/2-1}), sin(p_t w_0)..: [n, dim]; angles in double */
+struct s2s_k_rope_table {
+    const int32_t *positions; /* [n] */
+    const double *inv_freq;   /* [dim / 2] */
+    float *table;
+    int64_t n, dim;
+};
+
+/* Half-split rotation of every head: pairs (i, i + d/2). y may be x. inverse rotates back (the
+ * backward). */
+struct s2s_k_rope {
+    struct s2s_mat x, y; /* [n, n_heads * dim] */
+    const float *table;  /* [n, dim] */
+    int64_t n, n_heads, dim;
+    bool inverse, accumulate;
+};
+
+/*
+ * Causal attention of packed sequences. Sequence s has queries cu_q[s]..cu_q[s+1] and keys
+ * cu_k[s]..cu_k[s+1]; its last query sees its last key (so with a cache keys are more than
+ * queries). Query head h uses kv head h / (n_heads / n_kv_heads).
+ *   o = softmax(scale q k^T) v,  lse[t, h] = log-sum-exp of the scaled scores (NULL: not wanted)
+ * causal false: every query sees every key of its sequence.
+ */
+struct s2s_k_attention {
+    struct s2s_mat q, k, v, o;  /* q, o [n_q, n_heads * dim]; k, v [n_k, n_kv_heads * dim] */
+    float *lse;                 /* [n_q, n_heads] */
+    const int32_t *cu_q, *cu_k; /* [n_seqs + 1] */
+    int64_t n_seqs, n_heads, n_kv_heads, dim;
+    int64_t max_q, max_k; /* longest sequence of each */
+    float scale;
+    bool causal;
+    void *workspace; /* attention_workspace bytes */
+};
+
+/* Reads q k v o lse dO (in `d_o`), writes or adds to dq dk dv; P is computed again from lse. */
+struct s2s_k_attention_backward {
+    struct s2s_k_attention forward;
+    struct s2s_mat d_o, dq, dk, dv;
+    bool accumulate_dq, accumulate_dk, accumulate_dv;
+    void *workspace; /* attention_backward_workspace bytes */
+};
+
+/* table[i] of the relative position r = n-1-i, i in [0, 2n-1): sin(r w_0), cos(r w_0), sin(r
+ * w_1).., w_m = 10000^(-2m/dim); angles in double */
+struct s2s_k_relpos_table {
+    float *table; /* [2n - 1, dim] */
+    int64_t n, dim;
+};
+
+/*
+ * Attention with relative positions inside each clip, every query sees every key of it:
+ *   S_ij = scale ((q_i + u) . k_j + (q_i + v) . p_{i-j}),  o = softmax(S) value
+ * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j.
+ */
+struct s2s_k_relattention {
+    struct s2s_mat q, k, value, o; /* [n, n_heads * dim] */
+    struct s2s_mat p;              /* [2 max_seqlen - 1, n_heads * dim] */
+    const float *u, *v;            /* [n_heads, dim] */
+    float *lse;                    /* [n, n_heads]; NULL: not wanted */
+    const int32_t *cu;             /* [n_seqs + 1] */
+    int64_t n_seqs, n_heads, dim, max_seqlen;
+    float scale;
+    void *workspace; /* relattention_workspace bytes */
+};
+
+/* Reads what the forward read and wrote, and dO; stores or adds dq dk dvalue dp, adds to du, dv.
+ * Any may be NULL. */
+struct s2s_k_relattention_backward {
+    struct s2s_k_relattention forward;
+    struct s2s_mat d_o, dq, dk, dvalue, dp;
+    float *du, *dv;
+    bool accumulate_dq, accumulate_dk, accumulate_dvalue, accumulate_dp;
+    void *workspace; /* relattention_backward_workspace bytes */
+};
+
+#endif

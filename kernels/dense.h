@@ -1,0 +1,77 @@
+/* Arguments of products, sums and pointwise maps of matrices. */
+#ifndef S2S_KERNELS_DENSE_H
+#define S2S_KERNELS_DENSE_H
+
+#include "kernels/types.h"
+
+/* c[m,n] = alpha op(a) op(b) + bias (or + c), op(a) [m,k], op(b) [k,n]; with trans_a, a is stored
+ * [k,m], with trans_b, b is stored [n,k]. bias [n] or NULL; not together with accumulate. */
+struct s2s_k_gemm {
+    struct s2s_mat a, b, c;
+    const void *bias;
+    int64_t m, n, k;
+    bool trans_a, trans_b, accumulate;
+    float alpha;
+};
+
+/* y = alpha x + beta y (beta 0: y need not be initialised). y may be x. */
+struct s2s_k_axpby {
+    struct s2s_mat x, y;
+    int64_t rows, cols;
+    float alpha, beta;
+};
+
+/* out[n] (+)= sum over the rows of x[rows, n] */
+struct s2s_k_colsum {
+    struct s2s_mat x;
+    float *out;
+    int64_t rows, cols;
+    bool accumulate;
+    void *workspace; /* colsum_workspace bytes */
+};
+
+enum s2s_reduce { S2S_REDUCE_SUM, S2S_REDUCE_SUMSQ, S2S_REDUCE_NONFINITE };
+
+/* *out (+)= sum of x, of x^2, or the number of NaN and Inf in x[n]; sums in double */
+struct s2s_k_reduce {
+    const float *x;
+    double *out;
+    int64_t n;
+    enum s2s_reduce what;
+    bool accumulate;
+    void *workspace; /* reduce_workspace bytes */
+};
+
+/* y[r] (+)= the transpose of x[r], [a, b] -> [b, a], for each of `rows` */
+struct s2s_k_transpose {
+    const float *x;
+    float *y;
+    int64_t rows, a, b;
+    bool accumulate;
+};
+
+enum s2s_act {
+    S2S_ACT_SILU,
+    S2S_ACT_GELU_TANH,
+    S2S_ACT_GELU,
+    S2S_ACT_RELU,
+    S2S_ACT_RELU2,
+    S2S_ACT_SIGMOID
+};
+
+/* y = act(gate) * up; up.data NULL: y = act(gate) */
+struct s2s_k_glu {
+    struct s2s_mat gate, up, y; /* [rows, cols] */
+    int64_t rows, cols;
+    enum s2s_act act;
+};
+
+/* dgate = act'(gate) * up * dy, dup = act(gate) * dy; either may be NULL */
+struct s2s_k_glu_backward {
+    struct s2s_mat gate, up, dy, dgate, dup;
+    int64_t rows, cols;
+    enum s2s_act act;
+    bool accumulate_dgate, accumulate_dup;
+};
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * The list of all kernels, which everything that has a part for each is made from: the members of
+ * struct s2s_kernels, the prototypes of a backend, tables that wrap another one.
+ *
+ * X(name, suffix, kind, mats): the member `name` takes a struct s2s_k_<suffix>; kind is PLAIN, or
+ * WORKSPACE where there is a member <name>_workspace; mats is MAT(field) for each matrix of the
+ * arguments, in a row and without commas. To use it define MAT, then X; X may paste kind to a name
+ * of its own.
+ */
+#ifndef S2S_KERNELS_LIST_H
+#define S2S_KERNELS_LIST_H
+
+/* clang-format off */
+#define S2S_KERNELS(X) \
+    X(gemm, gemm, PLAIN, MAT(a) MAT(b) MAT(c)) \
+    X(axpby, axpby, PLAIN, MAT(x) MAT(y)) \
+    X(colsum, colsum, WORKSPACE, MAT(x)) \
+    X(reduce, reduce, WORKSPACE, ) \
+    X(transpose, transpose, PLAIN, ) \
+    X(glu, glu, PLAIN, MAT(gate) MAT(up) MAT(y)) \
+    X(glu_backward, glu_backward, PLAIN, MAT(gate) MAT(up) MAT(dy) MAT(dgate) MAT(dup)) \
+    X(embedding, embedding, PLAIN, MAT(table) MAT(y)) \
+    X(embedding_backward, embedding, PLAIN, MAT(table) MAT(y)) \
+    X(gather_rows, rows, PLAIN, MAT(dst) MAT(src)) \
+    X(scatter_rows, rows, PLAIN, MAT(dst) MAT(src)) \
+    X(rmsnorm, rmsnorm, PLAIN, MAT(x) MAT(residual) MAT(sum) MAT(y)) \
+    X(rmsnorm_backward, rmsnorm_backward, WORKSPACE, \
+      MAT(h) MAT(dy) MAT(dsum) MAT(dx) MAT(dresidual)) \
+    X(layernorm, layernorm, PLAIN, MAT(x) MAT(residual) MAT(sum) MAT(y)) \
+    X(layernorm_backward, layernorm_backward, WORKSPACE, \
+      MAT(h) MAT(dy) MAT(dsum) MAT(dx) MAT(dresidual)) \
+    X(column_stats, column_stats, WORKSPACE, MAT(x)) \
+    X(batchnorm, batchnorm, PLAIN, MAT(x) MAT(y)) \
+    X(batchnorm_backward, batchnorm_backward, WORKSPACE, \
+      MAT(forward.x) MAT(dy) MAT(dx)) \
+    X(rope_table, rope_table, PLAIN, ) \
+    X(rope, rope, PLAIN, MAT(x) MAT(y)) \
+    X(attention, attention, WORKSPACE, MAT(q) MAT(k) MAT(v) MAT(o)) \
+    X(attention_backward, attention_backward, WORKSPACE, \
+      MAT(forward.q) MAT(forward.k) MAT(forward.v) MAT(forward.o) \
+      MAT(d_o) MAT(dq) MAT(dk) MAT(dv)) \
+    X(relpos_table, relpos_table, PLAIN, ) \
+    X(relattention, relattention, WORKSPACE, MAT(q) MAT(k) MAT(value) MAT(o) MAT(p)) \
+    X(relattention_backward, relattention_backward, WORKSPACE, \
+      MAT(forward.q) MAT(forward.k) MAT(forward.value) MAT(forward.p) \
+      MAT(d_o) MAT(dq) MAT(dk) MAT(dvalue) MAT(dp)) \
+    X(conv2d, conv2d, WORKSPACE, ) \
+    X(conv2d_backward, conv2d_backward, WORKSPACE, ) \
+    X(dwconv, dwconv, WORKSPACE, MAT(x) MAT(y)) \
+    X(dwconv_backward, dwconv_backward, WORKSPACE, MAT(forward.x) MAT(dy) MAT(dx)) \
+    X(cross_entropy, cross_entropy, PLAIN, MAT(logits)) \
+    X(sqdist, sqdist, PLAIN, MAT(x) MAT(target) MAT(dx)) \
+    X(adamw, adamw, PLAIN, )
+/* clang-format on */
+
+#endif

@@ -1,0 +1,102 @@
+/* The list of kernels, and what the CPU table makes of it: every entry is there, and a matrix of an
+ * element type that an entry has not ends the program with the names of both. */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/kernels/kernel_test.h"
+
+static void every_entry_of_the_list_is_a_member(void **state)
+{
+    for (int t = 0; t < N_TABLES; t++) {
+        const struct s2s_kernels *k = tables[t];
+#define PLAIN(name)
+#define WORKSPACE(name) assert_non_null(k->name##_workspace);
+#define X(name, suffix, kind, mats) \
+    assert_non_null(k->name); \
+    kind(name)
+        S2S_KERNELS(X)
+#undef X
+#undef PLAIN
+#undef WORKSPACE
+    }
+}
+
+/* What the child that runs `call` says before it ends; it must end by abort. */
+static void dies(char *said, size_t cap, void (*call)(void *args), void *args)
+{
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGABRT, SIG_DFL);
+        call(args);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], said + n, cap - 1 - n)) > 0;)
+        n += (size_t)got;
+    said[n] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+        fail_msg("went on: %s", said);
+}
+
+/* A call with one matrix of BF16 and all else zero, so that an entry that took it would do nothing.
+ */
+#define X(name, suffix, kind, mats) \
+    static void call_##name(void *args) \
+    { \
+        s2s_kernels_cpu.name(&queue, args); \
+    }
+S2S_KERNELS(X)
+#undef X
+
+static void refuses(const char *entry, const char *field, void (*call)(void *args), void *args)
+{
+    char said[1000];
+    dies(said, sizeof said, call, args);
+    if (!strstr(said, entry) || !strstr(said, field) || !strstr(said, "BF16"))
+        fail_msg("%s with %s in BF16 said: %s", entry, field, said);
+}
+
+static void an_element_type_that_an_entry_has_not_is_named(void **state)
+{
+    static float data[4];
+#define MAT(field) \
+    args.field = (struct s2s_mat){data, 2, S2S_BF16}; \
+    refuses(entry, #field, call, &args); \
+    args.field = (struct s2s_mat){0};
+#define X(name, suffix, kind, mats) \
+    { \
+        struct s2s_k_##suffix args = {0}; \
+        static const char entry[] __attribute__((unused)) = #name; \
+        void (*call)(void *) = call_##name; \
+        mats(void) args; \
+        (void)call; \
+    }
+    S2S_KERNELS(X)
+#undef X
+#undef MAT
+}
+
+static void an_absent_matrix_has_no_element_type(void **state)
+{
+    struct s2s_k_axpby args = {.x = {NULL, 0, S2S_BF16}};
+    s2s_kernels_cpu.axpby(&queue, &args);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_entry_of_the_list_is_a_member),
+        cmocka_unit_test(an_element_type_that_an_entry_has_not_is_named),
+        cmocka_unit_test(an_absent_matrix_has_no_element_type),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -15,8 +15,31 @@ struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const in
     comm->world_ranks = s2s_xcalloc((size_t)n, sizeof *comm->world_ranks);
     memcpy(comm->world_ranks, world_ranks, (size_t)n * sizeof *world_ranks);
     comm->backend = n > 1 ? mesh->backend : &mesh_backend_self;
+    if (n == 1) {
+        comm->backend->split(comm, world_ranks, n);
+        return comm;
+    }
+    mesh_enter(comm, "new group", 0);
     comm->backend->split(comm, world_ranks, n);
+    mesh_leave(comm);
     return comm;
+}
+
+struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
+                                int n)
+{
+    if (n == 1)
+        return mesh->self;
+    /* all ranks of a group find the same here: they made the same groups before */
+    for (size_t i = 0; i < mesh->n_comms; i++)
+        if (mesh->comms[i]->size == n &&
+            memcmp(mesh->comms[i]->world_ranks, world_ranks, (size_t)n * sizeof *world_ranks) == 0)
+            return mesh->comms[i];
+    int rank = 0;
+    while (world_ranks[rank] != mesh->rank)
+        rank++;
+    s2s_grow(&mesh->comms, mesh->n_comms, &mesh->cap_comms, sizeof *mesh->comms);
+    return mesh->comms[mesh->n_comms++] = mesh_comm_new(mesh, name, world_ranks, n, rank);
 }
 
 void mesh_comm_free(struct s2s_comm *comm)
@@ -179,13 +202,23 @@ void s2s_comm_recv(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype d
     mesh_leave(comm);
 }
 
-void s2s_comm_barrier(struct s2s_comm *comm)
+static void barrier(struct s2s_comm *comm, const char *op)
 {
     if (comm->size == 1)
         return;
-    mesh_enter(comm, "barrier", 0);
+    mesh_enter(comm, op, 0);
     comm->backend->barrier(comm);
     mesh_leave(comm);
+}
+
+void s2s_comm_barrier(struct s2s_comm *comm)
+{
+    barrier(comm, "barrier");
+}
+
+void mesh_meet(struct s2s_mesh *mesh, const char *what)
+{
+    barrier(mesh->world, what);
 }
 
 struct s2s_buf *s2s_comm_gather_bufs(struct s2s_comm *comm, const struct s2s_buf *mine)

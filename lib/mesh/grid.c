@@ -6,6 +6,31 @@
 
 static const char *const axis_names[S2S_MESH_AXES] = {"tp", "cp", "ep", "dp", "pp"};
 
+/* The masks that have groups, in the order in which these are made. A new one goes to mesh.h, too.
+ */
+enum {
+    TP = S2S_MESH_BIT(S2S_MESH_TP),
+    CP = S2S_MESH_BIT(S2S_MESH_CP),
+    EP = S2S_MESH_BIT(S2S_MESH_EP),
+    DP = S2S_MESH_BIT(S2S_MESH_DP),
+    PP = S2S_MESH_BIT(S2S_MESH_PP)
+};
+static const unsigned groups[] = {TP,
+                                  CP,
+                                  EP,
+                                  DP,
+                                  PP,
+                                  TP | CP,
+                                  CP | DP,
+                                  TP | DP,
+                                  TP | EP,
+                                  TP | PP,
+                                  TP | CP | DP,
+                                  TP | EP | PP,
+                                  TP | CP | EP | PP,
+                                  TP | CP | EP | DP | PP};
+enum { N_GROUPS = sizeof groups / sizeof *groups };
+
 const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis)
 {
     return axis_names[axis];
@@ -90,6 +115,49 @@ int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2
     return 0;
 }
 
+/* This rank's group along the axes in mask, which are longer than 1. */
+static struct s2s_comm *make_group(struct s2s_grid *grid, const int *order, const int64_t *stride,
+                                   unsigned mask)
+{
+    const struct s2s_grid_spec *spec = &grid->spec;
+    struct s2s_buf name = S2S_BUF_INIT;
+    int64_t first = spec->first_rank, size = 1;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
+        if (mask & S2S_MESH_BIT(axis)) {
+            s2s_buf_printf(&name, "%s%s%s", name.len > 0 ? "" : spec->name,
+                           name.len > 0 ? "-" : "/", axis_names[axis]);
+            size *= spec->size[axis];
+        } else {
+            first += grid->coord[axis] * stride[axis];
+        }
+    }
+    int *ranks = s2s_xcalloc((size_t)size, sizeof *ranks);
+    for (int64_t i = 0; i < size; i++)
+        ranks[i] = (int)(first + offset_of(i, spec, order, stride, mask));
+    struct s2s_comm *comm = mesh_comm_over(grid->mesh, name.data, ranks, (int)size);
+    free(ranks);
+    s2s_buf_release(&name);
+    return comm;
+}
+
+static void make_groups(struct s2s_grid *grid, const int *order, const int64_t *stride)
+{
+    grid->comms[0] = grid->mesh->self;
+    for (size_t i = 0; i < N_GROUPS; i++) {
+        const unsigned mask = groups[i] & grid->long_axes;
+        if (!grid->comms[mask])
+            grid->comms[mask] = make_group(grid, order, stride, mask);
+    }
+}
+
+static int check_name(const struct s2s_mesh *mesh, const char *name, struct s2s_error *err)
+{
+    for (size_t i = 0; i < mesh->n_grids; i++)
+        if (strcmp(mesh->grids[i]->spec.name, name) == 0)
+            return s2s_error_set(err, S2S_E_ARG, "there are two grids %s", name);
+    return 0;
+}
+
 int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
                       const struct s2s_grid_spec *spec, struct s2s_error *err)
 {
@@ -102,15 +170,24 @@ int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
         return s2s_error_set(err, S2S_E_RANGE, "grid %s needs ranks %d to %lld, started were %d",
                              spec->name, spec->first_rank,
                              (long long)(spec->first_rank + n_ranks - 1), mesh->size);
+    if ((rc = check_name(mesh, spec->name, err)) < 0)
+        return rc;
+    /* a rank that is missing is missed by all, and not by those it shares a group with, who are
+     * missed by others in turn */
+    mesh_meet(mesh, "new grid");
     struct s2s_grid *grid = s2s_xcalloc(1, sizeof *grid);
     grid->mesh = mesh;
     grid->spec = *spec;
     grid->spec.name = s2s_xstrdup(spec->name);
     grid->spec.order = s2s_xstrdup(spec->order);
     int64_t at = mesh->rank - spec->first_rank;
-    grid->member = at >= 0 && at < n_ranks;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
-        grid->coord[axis] = grid->member ? (int)(at / stride[axis] % spec->size[axis]) : -1;
+    const bool member = at >= 0 && at < n_ranks;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
+        grid->coord[axis] = member ? (int)(at / stride[axis] % spec->size[axis]) : -1;
+        grid->long_axes |= spec->size[axis] > 1 ? S2S_MESH_BIT(axis) : 0;
+    }
+    if (member)
+        make_groups(grid, order, stride);
     s2s_grow(&mesh->grids, mesh->n_grids, &mesh->cap_grids, sizeof *mesh->grids);
     mesh->grids[mesh->n_grids++] = grid;
     *out = grid;
@@ -137,30 +214,10 @@ int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis)
 
 struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask)
 {
-    mask &= (1u << S2S_MESH_AXES) - 1;
-    if (!grid->member)
-        return NULL;
-    if (grid->comms[mask])
-        return grid->comms[mask];
-    int *ranks = NULL, n_groups, size, mine = -1, group = 0;
-    if (s2s_grid_groups(&ranks, &n_groups, &size, &grid->spec, mask, NULL) < 0)
-        S2S_BUG("grid %s was checked when it was added", grid->spec.name);
-    for (int i = 0; i < n_groups * size; i++)
-        if (ranks[i] == grid->mesh->rank) {
-            mine = i % size;
-            group = i / size;
-        }
-    struct s2s_buf name = S2S_BUF_INIT;
-    s2s_buf_printf(&name, "%s/", grid->spec.name);
-    const size_t bare = name.len;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
-        if (mask & S2S_MESH_BIT(axis))
-            s2s_buf_printf(&name, "%s%s", name.len > bare ? "-" : "", axis_names[axis]);
-    struct s2s_comm *comm = mesh_comm_new(grid->mesh, name.data, ranks + group * size, size, mine);
-    s2s_buf_release(&name);
-    free(ranks);
-    s2s_grow(&grid->mesh->comms, grid->mesh->n_comms, &grid->mesh->cap_comms,
-             sizeof *grid->mesh->comms);
-    grid->mesh->comms[grid->mesh->n_comms++] = comm;
-    return grid->comms[mask] = comm;
+    size_t i = 0;
+    while (i < N_GROUPS && groups[i] != mask)
+        i++;
+    if (i == N_GROUPS)
+        S2S_BUG("grid %s has no groups along axes 0x%x", grid->spec.name, mask);
+    return grid->comms[mask & grid->long_axes];
 }

@@ -54,16 +54,16 @@ int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
     mesh->size = 1;
     mesh->step = -1;
     mesh->phase = "start";
+    pthread_mutex_init(&mesh->watch.lock, NULL);
     mesh->watch.timeout_s =
         options && options->timeout_s > 0 ? options->timeout_s : S2S_MESH_TIMEOUT_S;
     if (ranks > 1 && (rc = start_mpi(mesh, err)) < 0) {
         free(mesh);
         return rc;
     }
-    if (!mesh->world) {
-        const int self = 0;
-        mesh->world = mesh_comm_new(mesh, "world", &self, 1, 0);
-    }
+    if (!mesh->world)
+        mesh->world = mesh_comm_new(mesh, "world", &mesh->rank, 1, 0);
+    mesh->self = mesh_comm_new(mesh, "self", &mesh->rank, 1, 0);
     if (mesh->size > 1) {
         s2s_log_set_rank(mesh->rank);
         mesh_watch_start(mesh);
@@ -83,6 +83,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     }
     for (size_t i = 0; i < mesh->n_comms; i++)
         mesh_comm_free(mesh->comms[i]);
+    mesh_comm_free(mesh->self);
     mesh_comm_free(mesh->world);
     for (size_t i = 0; i < mesh->n_grids; i++) {
         free((char *)mesh->grids[i]->spec.name);

@@ -107,19 +107,27 @@ const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis); /* "tp" */
 int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2s_grid_spec *spec,
                     unsigned mask, struct s2s_error *err);
 
-/* Adds a grid; the same call on every rank of the launch. RANGE when it does not fit the launch;
- * ARG as above. Lent until s2s_mesh_close. */
+/*
+ * Adds a grid and makes its groups: the same call on every rank of the launch, also on those that
+ * are not in the grid, and in the same order as other grids. The groups are those along each axis
+ * alone and along
+ *
+ *     tp-cp, cp-dp, tp-dp, tp-ep, tp-pp, tp-cp-dp, tp-ep-pp, tp-cp-ep-pp (all but dp), all five
+ *
+ * all made here and in this order, so that it does not matter in which order ranks ask for them.
+ * An axis of size 1 adds nothing: groups of the same ranks, of one grid or of several, share one
+ * communicator, named after the first. RANGE when the grid does not fit the launch; ARG as above
+ * and for a name that another grid has. Lent until s2s_mesh_close.
+ */
 int s2s_mesh_add_grid(struct s2s_grid **grid, struct s2s_mesh *mesh,
                       const struct s2s_grid_spec *spec, struct s2s_error *err);
 const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid);
 int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank);
 /* Position of this rank along an axis; -1 when it is not in the grid. */
 int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis);
-/*
- * The communicator of this rank's group along the axes in mask, such as
- * S2S_MESH_BIT(S2S_MESH_DP) | S2S_MESH_BIT(S2S_MESH_CP). The first call is collective over that
- * group; later ones give the same. NULL when this rank is not in the grid. Lent.
- */
+/* The communicator of this rank's group along the axes in mask, such as
+ * S2S_MESH_BIT(S2S_MESH_DP) | S2S_MESH_BIT(S2S_MESH_CP): one of those listed above, another mask is
+ * our bug. A look-up. NULL when this rank is not in the grid. Lent. */
 struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask);
 
 /* ---- communicators ---- */

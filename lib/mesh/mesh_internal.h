@@ -55,8 +55,8 @@ struct s2s_grid {
     struct s2s_mesh *mesh;
     struct s2s_grid_spec spec;
     int coord[S2S_MESH_AXES];
-    bool member;
-    struct s2s_comm *comms[1 << S2S_MESH_AXES];
+    unsigned long_axes;                         /* mask of those longer than 1 */
+    struct s2s_comm *comms[1 << S2S_MESH_AXES]; /* by mask of axes longer than 1; lent */
 };
 
 /* What a rank shows to the others on its node, in shared memory. */
@@ -91,10 +91,10 @@ struct mesh_watch {
 struct s2s_mesh {
     const struct mesh_backend *backend;
     int size, rank;
-    struct s2s_comm *world;
+    struct s2s_comm *world, *self; /* self: this rank alone, the group along axes of size 1 */
     struct s2s_grid **grids;
     size_t n_grids, cap_grids;
-    struct s2s_comm **comms; /* all but world, to be freed */
+    struct s2s_comm **comms; /* all but world and self, each over other ranks; to be freed */
     size_t n_comms, cap_comms;
     struct mesh_watch watch;
     int64_t step;
@@ -106,9 +106,15 @@ struct s2s_mesh {
  * mpi.c and combine.c. */
 typedef int mesh_start(struct s2s_mesh *mesh, struct s2s_error *err);
 mesh_start mesh_mpi_start;
+/* Collective over the ranks, of which this one is number `rank`. Gives: mesh_comm_free. */
 struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                int n, int rank);
+/* The mesh's communicator over these ranks in this order, of which this one is one; made at the
+ * first call, which is collective over them. Lent. */
+struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
+                                int n);
 void mesh_comm_free(struct s2s_comm *comm);
+void mesh_meet(struct s2s_mesh *mesh, const char *what); /* waits until all ranks have come */
 void *mesh_scratch(struct s2s_comm *comm, size_t bytes);
 
 /* dst[i] = parts[0][i] op parts[1][i] op ..; parts stand `stride` elements apart; dst may be one of

@@ -138,7 +138,6 @@ void mesh_watch_start(struct s2s_mesh *mesh)
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, &attr);
     pthread_condattr_destroy(&attr);
     atomic_store(&w->mine->world_rank, mesh->rank);

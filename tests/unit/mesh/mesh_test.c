@@ -193,7 +193,50 @@ static void failures_are_shared(struct s2s_mesh *mesh)
     expect(rc == S2S_E_TRUNCATED && strcmp(err.text, "[rank 2]: record 2") == 0, "one failure");
 }
 
-/* What: "ok", or how rank 1 misbehaves. */
+static struct s2s_grid *two_by_two(struct s2s_mesh *mesh)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    spec.size[S2S_MESH_TP] = 2;
+    spec.size[S2S_MESH_DP] = 2;
+    struct s2s_grid *grid = NULL;
+    expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == 0, "grid");
+    expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
+    return grid;
+}
+
+/* Ranks 0 and 3 ask for tp first, 1 and 2 for dp. */
+static void ask_in_another_order(struct s2s_mesh *mesh)
+{
+    struct s2s_grid *grid = two_by_two(mesh);
+    const int rank = s2s_mesh_rank(mesh), tp_first = rank == 0 || rank == 3;
+    enum s2s_mesh_axis a = tp_first ? S2S_MESH_TP : S2S_MESH_DP;
+    enum s2s_mesh_axis b = tp_first ? S2S_MESH_DP : S2S_MESH_TP;
+    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_MESH_BIT(a))) == 2, "first group");
+    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_MESH_BIT(b))) == 2, "second group");
+}
+
+/* Groups of the same ranks are one communicator, in a grid and between grids. */
+static void shared_communicators(struct s2s_mesh *mesh, struct s2s_grid *grid)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    const unsigned tp = S2S_MESH_BIT(S2S_MESH_TP), cp = S2S_MESH_BIT(S2S_MESH_CP);
+    const unsigned ep = S2S_MESH_BIT(S2S_MESH_EP), dp = S2S_MESH_BIT(S2S_MESH_DP);
+    expect(s2s_grid_comm(grid, tp | cp) == s2s_grid_comm(grid, tp), "tp-cp is tp where cp is 1");
+    expect(s2s_grid_comm(grid, tp) != s2s_grid_comm(grid, dp), "tp is not dp");
+    expect(s2s_comm_size(s2s_grid_comm(grid, cp)) == 1, "cp is 1");
+    expect(s2s_comm_size(s2s_grid_comm(grid, tp | dp)) == 4, "tp-dp is all");
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    spec.name = "experts";
+    spec.size[S2S_MESH_EP] = 2;
+    spec.size[S2S_MESH_DP] = 2;
+    struct s2s_grid *experts;
+    expect(s2s_mesh_add_grid(&experts, mesh, &spec, &err) == 0, "grid of experts");
+    expect(s2s_grid_comm(experts, ep) == s2s_grid_comm(grid, tp), "ep over the ranks of tp");
+    expect(s2s_grid_comm(experts, dp) == s2s_grid_comm(grid, dp), "dp over the ranks of dp");
+}
+
+/* What: "ok", "order", or how rank 1 misbehaves. */
 static int child(const char *what)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -204,21 +247,25 @@ static int child(const char *what)
         return 1;
     struct s2s_comm *world = s2s_mesh_world(mesh);
     s2s_mesh_note(mesh, 12, "forward");
+    if (strcmp(what, "order") == 0) {
+        ask_in_another_order(mesh);
+        s2s_mesh_close(mesh);
+        return bad;
+    }
     if (strcmp(what, "ok") != 0) {
         if (s2s_mesh_rank(mesh) == 1) {
             if (strcmp(what, "die") == 0)
                 _exit(137);
             sleep(30);
         }
+        if (strcmp(what, "no grid") == 0)
+            two_by_two(mesh);
         s2s_comm_barrier(world);
         return 0;
     }
     reduce_sizes(world);
-    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    spec.size[S2S_MESH_TP] = 2;
-    spec.size[S2S_MESH_DP] = 2;
-    struct s2s_grid *grid;
-    expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == 0, "grid");
+    struct s2s_grid *grid = two_by_two(mesh);
+    shared_communicators(mesh, grid);
     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
     int32_t sum = s2s_mesh_rank(mesh);
     s2s_comm_all_reduce(dp, &sum, 1, S2S_I32, S2S_GROUP_SUM);
@@ -237,8 +284,8 @@ static int launch(const char *what, struct s2s_buf *said)
 {
     /* what the MPI library keeps to its end is not ours to free */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 0);
-    char *command = s2s_xasprintf("mpirun --allow-run-as-root --oversubscribe --bind-to none -n 4 "
-                                  "'%s' --child %s 2>&1",
+    char *command = s2s_xasprintf("timeout -k 5 60 mpirun --allow-run-as-root --oversubscribe "
+                                  "--bind-to none -n 4 '%s' --child '%s' 2>&1",
                                   self, what);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
@@ -258,6 +305,31 @@ static void collectives_of_four_ranks(void **state)
     if (status != 0)
         fprintf(stderr, "%s", said.data);
     assert_int_equal(status, 0);
+    s2s_buf_release(&said);
+}
+
+static void groups_asked_for_in_another_order_do_not_deadlock(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    double start_s = s2s_now_s();
+    int status = launch("order", &said);
+    if (status != 0)
+        fprintf(stderr, "%s", said.data);
+    assert_int_equal(status, 0);
+    assert_true(s2s_now_s() - start_s < 20);
+    s2s_buf_release(&said);
+}
+
+static void a_rank_that_adds_no_grid_is_named(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    double start_s = s2s_now_s();
+    assert_int_not_equal(launch("no grid", &said), 0);
+    assert_true(s2s_now_s() - start_s < 20);
+    assert_non_null(strstr(said.data, "new grid over world"));
+    assert_non_null(strstr(said.data, "missing: rank 1 (pid "));
     s2s_buf_release(&said);
 }
 
@@ -296,6 +368,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(order_and_sizes_are_checked),
         cmocka_unit_test(one_process_is_a_mesh_of_one),
         cmocka_unit_test(collectives_of_four_ranks),
+        cmocka_unit_test(groups_asked_for_in_another_order_do_not_deadlock),
+        cmocka_unit_test(a_rank_that_adds_no_grid_is_named),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),
         cmocka_unit_test(a_rank_that_died_ends_the_job),
     };

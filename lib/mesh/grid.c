@@ -4,16 +4,16 @@
 
 #include "lib/mesh/mesh_internal.h"
 
-static const char *const axis_names[S2S_MESH_AXES] = {"tp", "cp", "ep", "dp", "pp"};
+static const char *const axis_names[S2S_AXES] = {"tp", "cp", "ep", "dp", "pp"};
 
 /* The masks that have groups, in the order in which these are made. A new one goes to mesh.h, too.
  */
 enum {
-    TP = S2S_MESH_BIT(S2S_MESH_TP),
-    CP = S2S_MESH_BIT(S2S_MESH_CP),
-    EP = S2S_MESH_BIT(S2S_MESH_EP),
-    DP = S2S_MESH_BIT(S2S_MESH_DP),
-    PP = S2S_MESH_BIT(S2S_MESH_PP)
+    TP = S2S_AXIS_BIT(S2S_AXIS_TP),
+    CP = S2S_AXIS_BIT(S2S_AXIS_CP),
+    EP = S2S_AXIS_BIT(S2S_AXIS_EP),
+    DP = S2S_AXIS_BIT(S2S_AXIS_DP),
+    PP = S2S_AXIS_BIT(S2S_AXIS_PP)
 };
 static const unsigned groups[] = {TP,
                                   CP,
@@ -31,25 +31,25 @@ static const unsigned groups[] = {TP,
                                   TP | CP | EP | DP | PP};
 enum { N_GROUPS = sizeof groups / sizeof *groups };
 
-const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis)
+const char *s2s_mesh_axis_name(enum s2s_axis axis)
 {
     return axis_names[axis];
 }
 
 /* The axes of an order string, innermost first. */
-static int parse_order(int order[S2S_MESH_AXES], const char *text, struct s2s_error *err)
+static int parse_order(int order[S2S_AXES], const char *text, struct s2s_error *err)
 {
     unsigned seen = 0;
     const char *at = text;
-    for (int i = 0; i < S2S_MESH_AXES; i++) {
+    for (int i = 0; i < S2S_AXES; i++) {
         int axis = 0;
         size_t len = strcspn(at, "-");
-        while (axis < S2S_MESH_AXES && !(len == 2 && strncmp(at, axis_names[axis], len) == 0))
+        while (axis < S2S_AXES && !(len == 2 && strncmp(at, axis_names[axis], len) == 0))
             axis++;
-        if (axis == S2S_MESH_AXES || (seen & S2S_MESH_BIT(axis)))
+        if (axis == S2S_AXES || (seen & S2S_AXIS_BIT(axis)))
             return s2s_error_set(err, S2S_E_ARG,
                                  "order '%s' does not name each of tp, cp, ep, dp, pp once", text);
-        seen |= S2S_MESH_BIT(axis);
+        seen |= S2S_AXIS_BIT(axis);
         order[i] = axis;
         at += len + (at[len] == '-');
     }
@@ -59,14 +59,14 @@ static int parse_order(int order[S2S_MESH_AXES], const char *text, struct s2s_er
 }
 
 /* Ranks of the box, and the distance in ranks between neighbours along each axis. */
-static int strides_of(int64_t stride[S2S_MESH_AXES], int64_t *n_ranks, int order[S2S_MESH_AXES],
+static int strides_of(int64_t stride[S2S_AXES], int64_t *n_ranks, int order[S2S_AXES],
                       const struct s2s_grid_spec *spec, struct s2s_error *err)
 {
     int rc = parse_order(order, spec->order, err);
     if (rc < 0)
         return rc;
     *n_ranks = 1;
-    for (int i = 0; i < S2S_MESH_AXES; i++) {
+    for (int i = 0; i < S2S_AXES; i++) {
         if (spec->size[order[i]] < 1)
             return s2s_error_set(err, S2S_E_ARG, "grid %s: %s is %d, expected at least 1",
                                  spec->name, axis_names[order[i]], spec->size[order[i]]);
@@ -83,9 +83,9 @@ static int64_t offset_of(int64_t i, const struct s2s_grid_spec *spec, const int 
                          const int64_t *stride, unsigned mask)
 {
     int64_t offset = 0;
-    for (int k = 0; k < S2S_MESH_AXES; k++) {
+    for (int k = 0; k < S2S_AXES; k++) {
         int axis = order[k];
-        if (!(mask & S2S_MESH_BIT(axis)))
+        if (!(mask & S2S_AXIS_BIT(axis)))
             continue;
         offset += i % spec->size[axis] * stride[axis];
         i /= spec->size[axis];
@@ -96,14 +96,14 @@ static int64_t offset_of(int64_t i, const struct s2s_grid_spec *spec, const int 
 int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2s_grid_spec *spec,
                     unsigned mask, struct s2s_error *err)
 {
-    int order[S2S_MESH_AXES];
-    int64_t stride[S2S_MESH_AXES], n_ranks;
+    int order[S2S_AXES];
+    int64_t stride[S2S_AXES], n_ranks;
     int rc = strides_of(stride, &n_ranks, order, spec, err);
     if (rc < 0)
         return rc;
     *group_size = 1;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
-        if (mask & S2S_MESH_BIT(axis))
+    for (int axis = 0; axis < S2S_AXES; axis++)
+        if (mask & S2S_AXIS_BIT(axis))
             *group_size *= spec->size[axis];
     *n_groups = (int)(n_ranks / *group_size);
     *ranks = s2s_xcalloc((size_t)n_ranks, sizeof **ranks);
@@ -122,8 +122,8 @@ static struct s2s_comm *make_group(struct s2s_grid *grid, const int *order, cons
     const struct s2s_grid_spec *spec = &grid->spec;
     struct s2s_buf name = S2S_BUF_INIT;
     int64_t first = spec->first_rank, size = 1;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
-        if (mask & S2S_MESH_BIT(axis)) {
+    for (int axis = 0; axis < S2S_AXES; axis++) {
+        if (mask & S2S_AXIS_BIT(axis)) {
             s2s_buf_printf(&name, "%s%s%s", name.len > 0 ? "" : spec->name,
                            name.len > 0 ? "-" : "/", axis_names[axis]);
             size *= spec->size[axis];
@@ -161,8 +161,8 @@ static int check_name(const struct s2s_mesh *mesh, const char *name, struct s2s_
 int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
                       const struct s2s_grid_spec *spec, struct s2s_error *err)
 {
-    int order[S2S_MESH_AXES];
-    int64_t stride[S2S_MESH_AXES], n_ranks;
+    int order[S2S_AXES];
+    int64_t stride[S2S_AXES], n_ranks;
     int rc = strides_of(stride, &n_ranks, order, spec, err);
     if (rc < 0)
         return rc;
@@ -182,9 +182,9 @@ int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
     grid->spec.order = s2s_xstrdup(spec->order);
     int64_t at = mesh->rank - spec->first_rank;
     const bool member = at >= 0 && at < n_ranks;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
+    for (int axis = 0; axis < S2S_AXES; axis++) {
         grid->coord[axis] = member ? (int)(at / stride[axis] % spec->size[axis]) : -1;
-        grid->long_axes |= spec->size[axis] > 1 ? S2S_MESH_BIT(axis) : 0;
+        grid->long_axes |= spec->size[axis] > 1 ? S2S_AXIS_BIT(axis) : 0;
     }
     if (member)
         make_groups(grid, order, stride);
@@ -202,12 +202,12 @@ const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid)
 int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank)
 {
     int n = 1;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+    for (int axis = 0; axis < S2S_AXES; axis++)
         n *= grid->spec.size[axis];
     return world_rank >= grid->spec.first_rank && world_rank < grid->spec.first_rank + n;
 }
 
-int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis)
+int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_axis axis)
 {
     return grid->coord[axis];
 }

@@ -6,10 +6,10 @@
  *     struct s2s_mesh *mesh;
  *     s2s_mesh_open(&mesh, NULL, err);
  *     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
- *     spec.size[S2S_MESH_DP] = s2s_mesh_size(mesh);
+ *     spec.size[S2S_AXIS_DP] = s2s_mesh_size(mesh);
  *     struct s2s_grid *grid;
  *     s2s_mesh_add_grid(&grid, mesh, &spec, err);
- *     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
+ *     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
  *     s2s_comm_all_reduce(dp, grads, n, S2S_F32, S2S_GROUP_SUM);
  *     rc = s2s_mesh_all_ok(mesh, rc, err);
  *
@@ -71,24 +71,12 @@ _Noreturn void s2s_mesh_fail(struct s2s_mesh *mesh, const struct s2s_error *err)
 
 /* ---- grids ---- */
 
-/* In a grid of experts the axis tp is Megatron's etp, and cp is 1. */
-enum s2s_mesh_axis {
-    S2S_MESH_TP,
-    S2S_MESH_CP,
-    S2S_MESH_EP,
-    S2S_MESH_DP,
-    S2S_MESH_PP,
-    S2S_MESH_AXES
-};
-
-#define S2S_MESH_BIT(axis) (1u << (axis))
-
 /* A box of axes over ranks first_rank .. first_rank + product - 1. `order` names all five axes from
  * the one whose neighbours are consecutive ranks outwards, as Megatron's order string. */
 struct s2s_grid_spec {
     const char *name; /* "main"; copied */
     int first_rank;
-    int size[S2S_MESH_AXES];
+    int size[S2S_AXES];
     const char *order;
 };
 
@@ -97,7 +85,7 @@ struct s2s_grid_spec {
         "main", 0, {1, 1, 1, 1, 1}, "tp-cp-ep-dp-pp" \
     }
 
-const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis); /* "tp" */
+const char *s2s_mesh_axis_name(enum s2s_axis axis); /* "tp" */
 
 /*
  * The groups along the axes in `mask` (bits), as Megatron counts them: pure arithmetic. Ranks of
@@ -124,9 +112,9 @@ int s2s_mesh_add_grid(struct s2s_grid **grid, struct s2s_mesh *mesh,
 const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid);
 int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank);
 /* Position of this rank along an axis; -1 when it is not in the grid. */
-int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis);
+int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_axis axis);
 /* The communicator of this rank's group along the axes in mask, such as
- * S2S_MESH_BIT(S2S_MESH_DP) | S2S_MESH_BIT(S2S_MESH_CP): one of those listed above, another mask is
+ * S2S_AXIS_BIT(S2S_AXIS_DP) | S2S_AXIS_BIT(S2S_AXIS_CP): one of those listed above, another mask is
  * our bug. A look-up. NULL when this rank is not in the grid. Lent. */
 struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask);
 

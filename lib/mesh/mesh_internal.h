@@ -54,9 +54,9 @@ struct s2s_comm {
 struct s2s_grid {
     struct s2s_mesh *mesh;
     struct s2s_grid_spec spec;
-    int coord[S2S_MESH_AXES];
-    unsigned long_axes;                         /* mask of those longer than 1 */
-    struct s2s_comm *comms[1 << S2S_MESH_AXES]; /* by mask of axes longer than 1; lent */
+    int coord[S2S_AXES];
+    unsigned long_axes;                    /* mask of those longer than 1 */
+    struct s2s_comm *comms[1 << S2S_AXES]; /* by mask of axes longer than 1; lent */
 };
 
 /* What a rank shows to the others on its node, in shared memory. */

@@ -12,6 +12,20 @@
 
 #include "lib/base/dtype.h"
 
+/* What ranks are laid out along: the axes of a grid, and of the cuts of a parameter. In a grid of
+ * experts the axis tp is Megatron's etp, and cp is 1. */
+enum s2s_axis {
+    S2S_AXIS_NONE = -1,
+    S2S_AXIS_TP,
+    S2S_AXIS_CP,
+    S2S_AXIS_EP,
+    S2S_AXIS_DP,
+    S2S_AXIS_PP,
+    S2S_AXES
+};
+
+#define S2S_AXIS_BIT(axis) (1u << (axis))
+
 enum s2s_group_op { S2S_GROUP_SUM, S2S_GROUP_MAX };
 
 /* One group as its member sees it. */

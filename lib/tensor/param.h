@@ -10,11 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/tensor/par.h"
 #include "lib/tensor/tensor.h"
 
 struct s2s_error;
-
-enum s2s_axis { S2S_AXIS_NONE, S2S_AXIS_TP, S2S_AXIS_EP, S2S_AXIS_ETP };
 
 enum s2s_param_flag {
     S2S_PARAM_NO_DECAY = 1, /* no weight decay whatever the shape says */
@@ -39,7 +38,7 @@ struct s2s_param_spec {
     const char *name; /* as the checkpoint has it, with the composite's prefix; copied */
     int n_dims;
     int64_t shape[S2S_TENSOR_DIMS]; /* global */
-    enum s2s_axis cut_axis;         /* how this rank's part is cut: equal parts along cut_dim */
+    enum s2s_axis cut_axis; /* with a cut_group: equal parts along cut_dim; of experts, etp is TP */
     int cut_dim;
     const struct s2s_group *cut_group; /* the axis' group; NULL: not cut */
     unsigned flags;

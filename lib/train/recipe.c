@@ -87,16 +87,16 @@ static int read_data(struct s2s_recipe *r, struct s2s_error *err)
 
 static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
 {
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
+    for (int axis = 0; axis < S2S_AXES; axis++) {
         char key[16];
         int64_t size;
-        snprintf(key, sizeof key, "mesh.%s", s2s_mesh_axis_name((enum s2s_mesh_axis)axis));
-        int rc = s2s_conf_get_i64_or(&size, r->conf, key, 1, INT32_MAX, axis == S2S_MESH_DP ? 0 : 1,
+        snprintf(key, sizeof key, "mesh.%s", s2s_mesh_axis_name((enum s2s_axis)axis));
+        int rc = s2s_conf_get_i64_or(&size, r->conf, key, 1, INT32_MAX, axis == S2S_AXIS_DP ? 0 : 1,
                                      err);
         if (rc < 0)
             return rc;
         r->mesh[axis] = (int)size;
-        if (axis != S2S_MESH_DP && size > 1)
+        if (axis != S2S_AXIS_DP && size > 1)
             return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
                                   "only dp may be more than 1, found %lld", (long long)size);
     }
@@ -231,18 +231,18 @@ static void say_warnings(const struct s2s_report *report)
 static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
 {
     int others = 1;
-    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
-        others *= axis == S2S_MESH_DP ? 1 : r->mesh[axis];
-    if (r->mesh[S2S_MESH_DP] == 0)
-        r->mesh[S2S_MESH_DP] = world_size / others > 0 ? world_size / others : 1;
-    if (r->mesh[S2S_MESH_DP] * others == world_size)
+    for (int axis = 0; axis < S2S_AXES; axis++)
+        others *= axis == S2S_AXIS_DP ? 1 : r->mesh[axis];
+    if (r->mesh[S2S_AXIS_DP] == 0)
+        r->mesh[S2S_AXIS_DP] = world_size / others > 0 ? world_size / others : 1;
+    if (r->mesh[S2S_AXIS_DP] * others == world_size)
         return 0;
     const struct s2s_conf *node = s2s_conf_find(r->conf, "mesh.dp");
     int rc = s2s_conf_error(err, S2S_E_RANGE, node ? node : r->conf,
                             "the mesh has %d ranks, but %d were started",
-                            r->mesh[S2S_MESH_DP] * others, world_size);
+                            r->mesh[S2S_AXIS_DP] * others, world_size);
     return s2s_error_hint(err, rc, "start with mpirun -n %d, or give mesh.dp=%d",
-                          r->mesh[S2S_MESH_DP] * others, world_size / others);
+                          r->mesh[S2S_AXIS_DP] * others, world_size / others);
 }
 
 int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)

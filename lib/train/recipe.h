@@ -42,7 +42,7 @@ struct s2s_recipe {
     const char *tokenizer, *features; /* or NULL */
     bool shuffle;
 
-    int mesh[S2S_MESH_AXES]; /* dp 0: the rest of the world size */
+    int mesh[S2S_AXES]; /* dp 0: the rest of the world size */
     double timeout_s;
     struct s2s_adamw_options adamw;
     struct s2s_schedule schedule;

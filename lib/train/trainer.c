@@ -36,7 +36,7 @@ static int open_grid(struct s2s_trainer *t, struct s2s_error *err)
     memcpy(spec.size, t->recipe->mesh, sizeof spec.size);
     int rc = s2s_mesh_add_grid(&grid, t->mesh, &spec, err);
     if (rc == 0)
-        t->dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
+        t->dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     return rc;
 }
 

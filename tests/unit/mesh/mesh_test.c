@@ -18,25 +18,25 @@ static void groups_follow_megatron(void **state)
 {
     (void)state;
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    spec.size[S2S_MESH_TP] = 2;
-    spec.size[S2S_MESH_CP] = 2;
-    spec.size[S2S_MESH_DP] = 2;
-    spec.size[S2S_MESH_PP] = 2;
+    spec.size[S2S_AXIS_TP] = 2;
+    spec.size[S2S_AXIS_CP] = 2;
+    spec.size[S2S_AXIS_DP] = 2;
+    spec.size[S2S_AXIS_PP] = 2;
     /* the docstring of megatron.core.parallel_state with 16 ranks */
     const int dp[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
     const int pp[] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
     const int dp_cp[] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
     int *ranks, n_groups, size;
     assert_int_equal(
-        s2s_grid_groups(&ranks, &n_groups, &size, &spec, S2S_MESH_BIT(S2S_MESH_DP), NULL), 0);
+        s2s_grid_groups(&ranks, &n_groups, &size, &spec, S2S_AXIS_BIT(S2S_AXIS_DP), NULL), 0);
     assert_int_equal(n_groups, 8);
     assert_memory_equal(ranks, dp, sizeof dp);
     free(ranks);
-    s2s_grid_groups(&ranks, &n_groups, &size, &spec, S2S_MESH_BIT(S2S_MESH_PP), NULL);
+    s2s_grid_groups(&ranks, &n_groups, &size, &spec, S2S_AXIS_BIT(S2S_AXIS_PP), NULL);
     assert_memory_equal(ranks, pp, sizeof pp);
     free(ranks);
     s2s_grid_groups(&ranks, &n_groups, &size, &spec,
-                    S2S_MESH_BIT(S2S_MESH_DP) | S2S_MESH_BIT(S2S_MESH_CP), NULL);
+                    S2S_AXIS_BIT(S2S_AXIS_DP) | S2S_AXIS_BIT(S2S_AXIS_CP), NULL);
     assert_int_equal(size, 4);
     assert_memory_equal(ranks, dp_cp, sizeof dp_cp);
     free(ranks);
@@ -53,7 +53,7 @@ static void order_and_sizes_are_checked(void **state)
     spec.order = "tp-cp-ep-dp-pp-tp";
     assert_int_equal(s2s_grid_groups(&ranks, &n_groups, &size, &spec, 1, &err), S2S_E_ARG);
     spec.order = "tp-cp-ep-dp-pp";
-    spec.size[S2S_MESH_CP] = 0;
+    spec.size[S2S_AXIS_CP] = 0;
     assert_int_equal(s2s_grid_groups(&ranks, &n_groups, &size, &spec, 1, &err), S2S_E_ARG);
     assert_non_null(strstr(err.text, "cp is 0"));
 }
@@ -68,8 +68,8 @@ static void one_process_is_a_mesh_of_one(void **state)
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
     struct s2s_grid *grid;
     assert_int_equal(s2s_mesh_add_grid(&grid, mesh, &spec, &err), 0);
-    struct s2s_comm *dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
-    assert_ptr_equal(dp, s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP)));
+    struct s2s_comm *dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
+    assert_ptr_equal(dp, s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP)));
     float x[3] = {1, 2, 3}, y[3] = {0};
     const int64_t counts[1] = {3};
     s2s_comm_all_reduce(dp, x, 3, S2S_F32, S2S_GROUP_SUM);
@@ -79,7 +79,7 @@ static void one_process_is_a_mesh_of_one(void **state)
     memset(y, 0, sizeof y);
     s2s_comm_recv(dp, y, 3, S2S_F32, 0);
     assert_memory_equal(x, y, sizeof x);
-    spec.size[S2S_MESH_DP] = 2;
+    spec.size[S2S_AXIS_DP] = 2;
     assert_int_equal(s2s_mesh_add_grid(&grid, mesh, &spec, &err), S2S_E_RANGE);
     s2s_error_set(&err, S2S_E_FORMAT, "bad");
     assert_int_equal(s2s_mesh_all_ok(mesh, S2S_E_FORMAT, &err), S2S_E_FORMAT);
@@ -197,8 +197,8 @@ static struct s2s_grid *two_by_two(struct s2s_mesh *mesh)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    spec.size[S2S_MESH_TP] = 2;
-    spec.size[S2S_MESH_DP] = 2;
+    spec.size[S2S_AXIS_TP] = 2;
+    spec.size[S2S_AXIS_DP] = 2;
     struct s2s_grid *grid = NULL;
     expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == 0, "grid");
     expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
@@ -210,26 +210,26 @@ static void ask_in_another_order(struct s2s_mesh *mesh)
 {
     struct s2s_grid *grid = two_by_two(mesh);
     const int rank = s2s_mesh_rank(mesh), tp_first = rank == 0 || rank == 3;
-    enum s2s_mesh_axis a = tp_first ? S2S_MESH_TP : S2S_MESH_DP;
-    enum s2s_mesh_axis b = tp_first ? S2S_MESH_DP : S2S_MESH_TP;
-    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_MESH_BIT(a))) == 2, "first group");
-    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_MESH_BIT(b))) == 2, "second group");
+    enum s2s_axis a = tp_first ? S2S_AXIS_TP : S2S_AXIS_DP;
+    enum s2s_axis b = tp_first ? S2S_AXIS_DP : S2S_AXIS_TP;
+    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_AXIS_BIT(a))) == 2, "first group");
+    expect(s2s_comm_size(s2s_grid_comm(grid, S2S_AXIS_BIT(b))) == 2, "second group");
 }
 
 /* Groups of the same ranks are one communicator, in a grid and between grids. */
 static void shared_communicators(struct s2s_mesh *mesh, struct s2s_grid *grid)
 {
     struct s2s_error err = S2S_ERROR_INIT;
-    const unsigned tp = S2S_MESH_BIT(S2S_MESH_TP), cp = S2S_MESH_BIT(S2S_MESH_CP);
-    const unsigned ep = S2S_MESH_BIT(S2S_MESH_EP), dp = S2S_MESH_BIT(S2S_MESH_DP);
+    const unsigned tp = S2S_AXIS_BIT(S2S_AXIS_TP), cp = S2S_AXIS_BIT(S2S_AXIS_CP);
+    const unsigned ep = S2S_AXIS_BIT(S2S_AXIS_EP), dp = S2S_AXIS_BIT(S2S_AXIS_DP);
     expect(s2s_grid_comm(grid, tp | cp) == s2s_grid_comm(grid, tp), "tp-cp is tp where cp is 1");
     expect(s2s_grid_comm(grid, tp) != s2s_grid_comm(grid, dp), "tp is not dp");
     expect(s2s_comm_size(s2s_grid_comm(grid, cp)) == 1, "cp is 1");
     expect(s2s_comm_size(s2s_grid_comm(grid, tp | dp)) == 4, "tp-dp is all");
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
     spec.name = "experts";
-    spec.size[S2S_MESH_EP] = 2;
-    spec.size[S2S_MESH_DP] = 2;
+    spec.size[S2S_AXIS_EP] = 2;
+    spec.size[S2S_AXIS_DP] = 2;
     struct s2s_grid *experts;
     expect(s2s_mesh_add_grid(&experts, mesh, &spec, &err) == 0, "grid of experts");
     expect(s2s_grid_comm(experts, ep) == s2s_grid_comm(grid, tp), "ep over the ranks of tp");
@@ -266,10 +266,10 @@ static int child(const char *what)
     reduce_sizes(world);
     struct s2s_grid *grid = two_by_two(mesh);
     shared_communicators(mesh, grid);
-    struct s2s_comm *dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
+    struct s2s_comm *dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     int32_t sum = s2s_mesh_rank(mesh);
     s2s_comm_all_reduce(dp, &sum, 1, S2S_I32, S2S_GROUP_SUM);
-    expect(sum == s2s_grid_coord(grid, S2S_MESH_TP) * 2 + 2, "dp group");
+    expect(sum == s2s_grid_coord(grid, S2S_AXIS_TP) * 2 + 2, "dp group");
     gather_and_scatter(world, 3);
     gather_and_scatter(world, 700000);
     to_all_and_pairs(world);

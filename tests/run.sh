@@ -1,18 +1,17 @@
 #!/bin/bash
 # Runs the suite and counts: unit tests (cmocka), fuzz corpora, tool tests (bats), with a last line `N passed, N failed[, N skipped]`.
-# tests/run.sh [--long]; S2S_BIN and BUILD say where the programs and test binaries are.
+# tests/run.sh [--long]; S2S_BIN and BUILD say where the programs and test binaries are, JOBS how many files run at once (as many as there are cores).
 set -u
 cd "$(dirname "$0")/.."
 export BUILD=${BUILD:-build/release} S2S_BIN=${S2S_BIN:-$PWD/bin}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-long=${1:-}
-passed=0 failed=0 skipped=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+export long=${1:-} work
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 # one binary a file; cmocka prints a line a test
-for source in tests/unit/*/*_test.c; do
-    unit=$BUILD/${source%.c}
+unit() {
+    local unit=$BUILD/${1%.c} status ok bad skips
     CMOCKA_MESSAGE_OUTPUT=TAP timeout 600 "$unit" >"$log" 2>&1
     status=$?
     ok=$(grep -cE '^ok ' "$log")
@@ -24,34 +23,35 @@ for source in tests/unit/*/*_test.c; do
         echo "FAILED ${unit#"$BUILD"/} (exit $status)"
         grep -vE '^ok ' "$log" | tail -n 40
     fi
-    passed=$((passed + ok - skips)) failed=$((failed + bad)) skipped=$((skipped + skips))
-done
-echo "unit tests done: $passed passed, $failed failed"
+    count $((ok - skips)) "$bad" "$skips"
+}
 
-for source in tests/fuzz/fuzz_*.c; do
-    target=$BUILD/${source%.c}
-    corpus=tests/fuzz/corpus/$(basename "$target" | sed 's/^fuzz_//')
+fuzz() {
+    local target=$BUILD/${1%.c} corpus=${1##*/fuzz_}
+    corpus=tests/fuzz/corpus/${corpus%.c}
     if timeout 600 "$target" "$corpus" >"$log" 2>&1; then
-        passed=$((passed + 1))
+        count 1 0 0
     else
-        failed=$((failed + 1))
         echo "FAILED $(basename "$target") over $corpus"
         tail -n 30 "$log"
+        count 0 1 0
     fi
-done
+}
 
 # some tests of a file take long: they run only with --long, and are called so ("long: ...")
-for file in tests/tools/*.bats; do
-    start=$SECONDS
+tool() {
+    local file=$1 start=$SECONDS tests names limit=1200 only=() status ok bad skips TIMEFORMAT='%0U %0S' user sys
     tests=$(grep -E '^@test ' "$file" | sed -E 's/^@test "(.*)" \{.*/\1/')
     if [ "$long" = --long ]; then
-        timeout 3000 bats --tap "$file" >"$log" 2>&1
+        limit=3000
     else
         tests=$(grep -v '^long: ' <<<"$tests")
         names=$(sed 's/[][\.*^$()+?{}|]/\\&/g' <<<"$tests" | paste -sd'|')
-        timeout 1200 bats --tap --filter "^($names)\$" "$file" >"$log" 2>&1
+        only=(--filter "^($names)\$")
     fi
+    { time timeout $limit bats --tap "${only[@]}" "$file" >"$log" 2>&1; } 2>"$log.cpu"
     status=$?
+    read -r user sys <"$log.cpu"
     ok=$(grep -cE '^ok ' "$log")
     bad=$(grep -cE '^not ok ' "$log")
     skips=$(grep -cE '^ok .*# skip' "$log")
@@ -61,10 +61,59 @@ for file in tests/tools/*.bats; do
         echo "FAILED in $file (exit $status)"
         awk '/^not ok/ {show = 1} /^ok/ {show = 0} show' "$log" | head -n 80
     fi
-    echo "$file: $ok ok, $bad not ok, $((SECONDS - start)) s"
-    passed=$((passed + ok - skips)) failed=$((failed + bad)) skipped=$((skipped + skips))
-done
+    echo "$file: $ok ok, $bad not ok, $((SECONDS - start)) s, $((user + sys)) s of CPU"
+    count $((ok - skips)) "$bad" "$skips"
+}
 
+count() { echo "$@" >"$log.count"; }
+
+# one NUMBER KIND FILE: runs it. What it says is printed when all before it has been, so the order is that of the list.
+one() {
+    local number=$1 next
+    log=$work/$number
+    "$2" "$3" >"$log.said" 2>&1
+    mv "$log.said" "$log.done"
+    {
+        flock 9
+        read -r next <"$work/next"
+        for (( ; ; next++)); do
+            cat "$work/$next.done" 2>/dev/null || break
+        done
+        echo "$next" >"$work/next"
+    } 9>"$work/lock"
+    return 0
+}
+
+# the tool tests that take longest begin first, so that all cores end together
+items() {
+    local early=() late=() file
+    for file in tests/tools/*.bats; do
+        case $file in
+        */s2s-ckpt-memory.bats | */s2s-ckpt-mpi.bats | */s2s-ckpt-resume.bats | */s2s-train*.bats | */s2s-ckpt.bats) early+=("$file") ;;
+        *) late+=("$file") ;;
+        esac
+    done
+    printf 'unit %s\n' tests/unit/*/*_test.c
+    printf 'fuzz %s\n' tests/fuzz/fuzz_*.c
+    printf 'tool %s\n' "${early[@]}" "${late[@]}"
+}
+
+export -f unit fuzz tool count one
+echo 1 >"$work/next"
+items | nl -w1 -s' ' >"$work/items"
+xargs -L 1 -P "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" bash -c 'one "$@"' one <"$work/items"
+
+passed=0 failed=0 skipped=0
+read -r next <"$work/next"
+while read -r number _ file; do
+    [ "$number" -lt "$next" ] || cat "$work/$number.done" 2>/dev/null
+    if read -r ok bad skips 2>/dev/null <"$work/$number.count"; then
+        passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skips))
+    else
+        echo "FAILED $file: it did not come to its end"
+        failed=$((failed + 1))
+    fi
+done <"$work/items"
 if [ $((passed + failed)) -eq 0 ]; then
     echo "no test ran"
     failed=1

@@ -86,7 +86,7 @@ static int check_clips(const struct s2s_batch *b, struct s2s_error *err)
     return 0;
 }
 
-int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err)
+int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err)
 {
     int rc = 0;
     if (batch->cu_seqlens && (rc = check_bounds(batch, err)) < 0)

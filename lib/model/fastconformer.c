@@ -185,8 +185,8 @@ static struct s2s_tensor *run_layers(struct s2s_model *model, struct s2s_tape *t
     return h;
 }
 
-static int check_input(const struct s2s_model *model, const struct s2s_batch *batch,
-                       struct s2s_error *err)
+static int fastconformer_check(const struct s2s_model *model, const struct s2s_batch *batch,
+                               struct s2s_error *err)
 {
     if (!batch->mel || !batch->cu_mel)
         return s2s_error_set(err, S2S_E_ARG, "an encoder needs mel features");
@@ -200,14 +200,10 @@ static int check_input(const struct s2s_model *model, const struct s2s_batch *ba
     return 0;
 }
 
-static int fastconformer_forward(struct s2s_model *model, struct s2s_tape *tape,
-                                 const struct s2s_batch *batch, struct s2s_forward *fwd,
-                                 struct s2s_error *err)
+static void fastconformer_forward(struct s2s_model *model, struct s2s_tape *tape,
+                                  const struct s2s_batch *batch, struct s2s_forward *fwd)
 {
     const struct fastconformer *m = model->impl;
-    int rc = check_input(model, batch, err);
-    if (rc < 0)
-        return rc;
     int64_t shape[] = {batch->cu_mel[batch->n_clips] - batch->cu_mel[0], batch->n_mels, 1};
     struct s2s_tensor *mel =
         s2s_tape_upload(tape, S2S_F32, 3, shape, batch->mel + batch->cu_mel[0] * batch->n_mels);
@@ -238,12 +234,12 @@ static int fastconformer_forward(struct s2s_model *model, struct s2s_tape *tape,
             s2s_tape_upload(tape, S2S_F32, 2, fwd->output->shape, batch->target);
         fwd->loss = s2s_op_sqdist(tape, fwd->output, target, fwd->seed);
     }
-    return 0;
 }
 
 const struct s2s_model_kind s2s_model_fastconformer = {
     .model_types = model_types,
     .build = fastconformer_build,
+    .check = fastconformer_check,
     .forward = fastconformer_forward,
     .frames = fastconformer_frames,
     .free_impl = fastconformer_free,

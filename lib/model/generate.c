@@ -43,7 +43,7 @@ static int check(const struct s2s_model *model, const struct s2s_batch *prompt,
                              "a prompt of %lld sequences and %lld tokens; expected one sequence "
                              "that is not empty",
                              (long long)prompt->n_seqs, (long long)prompt->n_tokens);
-    return 0;
+    return s2s_model_check(model, prompt, err);
 }
 
 int s2s_generate(int32_t **ids, size_t *n_ids, struct s2s_model *model,
@@ -70,8 +70,8 @@ int s2s_generate(int32_t **ids, size_t *n_ids, struct s2s_model *model,
     for (int64_t step = 0; step < options->max_new_tokens; step++) {
         struct s2s_forward fwd = {.want_last = true, .cache = cache};
         s2s_tape_reset(tape);
-        if ((rc = s2s_model_forward(model, tape, &batch, &fwd, err)) < 0 ||
-            (rc = best_token(&id, fwd.logits, logits, err)) < 0) {
+        s2s_model_forward(model, tape, &batch, &fwd);
+        if ((rc = best_token(&id, fwd.logits, logits, err)) < 0) {
             s2s_error_add(err, rc, "token %lld", (long long)step);
             break;
         }

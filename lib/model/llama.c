@@ -324,9 +324,9 @@ static void run_head(struct llama *m, struct s2s_tape *tape, const struct s2s_ba
     tape->recording = recording;
 }
 
-static int llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
-                                struct s2s_tensor *embeds, const struct s2s_batch *batch,
-                                struct s2s_forward *fwd, struct s2s_error *err)
+static void llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
+                                 struct s2s_tensor *embeds, const struct s2s_batch *batch,
+                                 struct s2s_forward *fwd)
 {
     struct llama *m = model->impl;
     const int n = (int)m->config.n_layers;
@@ -355,7 +355,6 @@ static int llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
     run_head(m, tape, batch, fwd);
     if (fwd->cache)
         fwd->cache->len += batch->n_tokens;
-    return 0;
 }
 
 static struct s2s_tensor *llama_embed(struct s2s_model *model, struct s2s_tape *tape,
@@ -368,12 +367,13 @@ static struct s2s_tensor *llama_embed(struct s2s_model *model, struct s2s_tape *
                             model->pad_token_id);
 }
 
-/* What the stream brought for the slots of clips, in this decoder's width. */
-static int splice_audio(const struct s2s_model *model, struct s2s_tape *tape,
-                        const struct s2s_batch *batch, struct s2s_forward *fwd,
-                        struct s2s_tensor **embeds, struct s2s_error *err)
+static int llama_check(const struct s2s_model *model, const struct s2s_batch *batch,
+                       struct s2s_error *err)
 {
     int rc;
+    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "a decoder needs input_ids, position_ids and cu_seqlens");
     if (model_n_audio_frames(batch) == 0)
         return 0;
     if (!batch->audio_embeds) {
@@ -391,23 +391,19 @@ static int splice_audio(const struct s2s_model *model, struct s2s_tape *tape,
                               "a model without a projection takes what s2s-encode "
                               "--projection makes");
     }
-    fwd->audio_embeds = model_audio_embeds(tape, batch);
-    *embeds = s2s_op_splice_rows(tape, *embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
     return 0;
 }
 
-static int llama_forward(struct s2s_model *model, struct s2s_tape *tape,
-                         const struct s2s_batch *batch, struct s2s_forward *fwd,
-                         struct s2s_error *err)
+static void llama_forward(struct s2s_model *model, struct s2s_tape *tape,
+                          const struct s2s_batch *batch, struct s2s_forward *fwd)
 {
-    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
-        return s2s_error_set(err, S2S_E_ARG,
-                             "a decoder needs input_ids, position_ids and cu_seqlens");
     struct s2s_tensor *embeds = llama_embed(model, tape, batch);
-    int rc = splice_audio(model, tape, batch, fwd, &embeds, err);
-    if (rc < 0)
-        return rc;
-    return llama_forward_embeds(model, tape, embeds, batch, fwd, err);
+    if (model_n_audio_frames(batch) > 0) { /* what the stream brought, in this width */
+        fwd->audio_embeds = model_audio_embeds(tape, batch);
+        embeds =
+            s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
+    }
+    llama_forward_embeds(model, tape, embeds, batch, fwd);
 }
 
 static struct s2s_kv_cache *llama_new_cache(struct s2s_model *model, int64_t cap)
@@ -420,6 +416,7 @@ static struct s2s_kv_cache *llama_new_cache(struct s2s_model *model, int64_t cap
 const struct s2s_model_kind s2s_model_llama = {
     .model_types = model_types,
     .build = llama_build,
+    .check = llama_check,
     .embed = llama_embed,
     .forward = llama_forward,
     .forward_embeds = llama_forward_embeds,

@@ -138,11 +138,17 @@ int s2s_model_load(struct s2s_model *model, struct s2s_error *err)
     return model_load_dir(model, model->dir, err);
 }
 
-int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
-                      struct s2s_forward *fwd, struct s2s_error *err)
+int s2s_model_check(const struct s2s_model *model, const struct s2s_batch *batch,
+                    struct s2s_error *err)
 {
-    int rc = s2s_batch_check(batch, model->vocab_size, err);
-    return rc < 0 ? rc : model->kind->forward(model, tape, batch, fwd, err);
+    int rc = model_check_batch(batch, model->vocab_size, err);
+    return rc < 0 ? rc : model->kind->check(model, batch, err);
+}
+
+void s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape,
+                       const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    model->kind->forward(model, tape, batch, fwd);
 }
 
 int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel)

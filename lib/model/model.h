@@ -7,7 +7,8 @@
  *     s2s_params_finish(model->params);
  *     s2s_model_load(model, err);                                   // or s2s_params_init(seed)
  *     struct s2s_forward fwd = {.seed = 1.0 / n_tokens_global};
- *     s2s_model_forward(model, tape, &batch, &fwd, err);
+ *     s2s_model_check(model, &batch, err);                          // on the host, before all else
+ *     s2s_model_forward(model, tape, &batch, &fwd);
  *     s2s_tape_backward(tape);
  *
  * A kind of model is one struct s2s_model_kind in the table of lib/model/model.c.
@@ -94,15 +95,18 @@ struct s2s_model_kind {
     const char *const *model_types; /* NULL-ended: "model_type" of config.json */
     /* Reads the config, adds the parameters. model->kind, params, prefix, par, conf are set. */
     int (*build)(struct s2s_model *model, struct s2s_error *err);
-    int (*forward)(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
-                   struct s2s_forward *fwd, struct s2s_error *err);
+    /* What this kind asks of a batch whose bounds and ids are right. */
+    int (*check)(const struct s2s_model *model, const struct s2s_batch *batch,
+                 struct s2s_error *err);
+    void (*forward)(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
+                    struct s2s_forward *fwd);
     /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots; NULL: none. */
     struct s2s_tensor *(*embed)(struct s2s_model *model, struct s2s_tape *tape,
                                 const struct s2s_batch *batch);
     /* Takes input embeddings [T, H] instead of ids (a composite's LLM); NULL: has no such door. */
-    int (*forward_embeds)(struct s2s_model *model, struct s2s_tape *tape, struct s2s_tensor *embeds,
-                          const struct s2s_batch *batch, struct s2s_forward *fwd,
-                          struct s2s_error *err);
+    void (*forward_embeds)(struct s2s_model *model, struct s2s_tape *tape,
+                           struct s2s_tensor *embeds, const struct s2s_batch *batch,
+                           struct s2s_forward *fwd);
     /* Room for cap tokens of one sequence; NULL: this kind cannot generate. */
     struct s2s_kv_cache *(*new_cache)(struct s2s_model *model, int64_t cap);
     /* Frames of n mel frames; NULL: no encoder. */
@@ -151,8 +155,17 @@ void s2s_model_free(struct s2s_model *model); /* NULL is a no-op */
  * tensors that nobody wants are a warning. */
 int s2s_model_load(struct s2s_model *model, struct s2s_error *err);
 
-int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
-                      struct s2s_forward *fwd, struct s2s_error *err);
+/*
+ * Everything that can be wrong with a batch: RANGE and SHAPE for ids, bounds and widths that do not
+ * fit each other or the model, ARG for what is missing, UNSUPPORTED for what this model does not
+ * take. Reads host memory only. Ranks that compute together check, agree, and only then go on:
+ * nothing after this call returns an error to one of them alone.
+ */
+int s2s_model_check(const struct s2s_model *model, const struct s2s_batch *batch,
+                    struct s2s_error *err);
+/* Of a batch that was checked. */
+void s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape,
+                       const struct s2s_batch *batch, struct s2s_forward *fwd);
 
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);
@@ -168,8 +181,6 @@ struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_
 
 /* Number of labels that count (not negative). */
 int64_t s2s_batch_n_labels(const struct s2s_batch *batch);
-/* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
-int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
 /* The table's entries; a new kind is declared here and listed in model.c. */
 extern const struct s2s_model_kind s2s_model_llama;         /* llama, qwen2, qwen3, gemma */

@@ -11,6 +11,9 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 
+/* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
+int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
+
 /* Slots that the clips of a batch fill, together. */
 int64_t model_n_audio_frames(const struct s2s_batch *batch);
 /* Their indices, clip after clip: where s2s_op_splice_rows puts the clips' rows. */

@@ -219,74 +219,81 @@ static int check_frames(const struct s2s_model *model, const struct s2s_batch *b
     return 0;
 }
 
-/* Encoder output of the clips, or what the stream brought along: [frames, D or H]. */
-static int audio_features(struct s2s_model *model, struct s2s_tape *tape,
-                          const struct s2s_batch *batch, struct s2s_forward *fwd,
-                          struct s2s_tensor **out, struct s2s_error *err)
+static bool is_projected(const struct s2s_model *model, const struct s2s_batch *batch)
 {
-    struct s2s_model *encoder = s2s_salm_encoder(model);
-    if (batch->audio_embeds) {
-        *out = model_audio_embeds(tape, batch);
-        return 0;
-    }
-    if (!batch->mel)
-        return s2s_error_set(err, S2S_E_ARG, "%lld clips without features or embeddings",
-                             (long long)batch->n_clips);
-    struct s2s_batch clips = {.n_clips = batch->n_clips,
+    const struct salm *m = model->impl;
+    const int64_t width = m->llm->hidden_size;
+    const bool fits_llm_only = batch->embed_dim == width && m->encoder->hidden_size != width;
+    return batch->audio_embeds && (batch->embed_projected || fits_llm_only);
+}
+
+/* The clips alone, as their encoder takes them. */
+static struct s2s_batch clips_of(const struct s2s_batch *batch)
+{
+    return (struct s2s_batch){.n_clips = batch->n_clips,
                               .mel = batch->mel,
                               .cu_mel = batch->cu_mel,
                               .n_mels = batch->n_mels,
                               .padded_mel = batch->padded_mel};
-    struct s2s_forward inner = {.recompute = fwd->recompute, .trace = fwd->trace};
-    int rc = s2s_model_forward(encoder, tape, &clips, &inner, err);
-    fwd->cu_frames = inner.cu_frames;
-    *out = inner.output;
-    return rc;
 }
 
-/* The audio in the LLM's width, and the slots it goes to. */
-static int project(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
-                   struct s2s_forward *fwd, struct s2s_tensor **slots, struct s2s_error *err)
+static int check_audio(const struct s2s_model *model, const struct s2s_batch *batch,
+                       struct s2s_error *err)
 {
-    struct salm *m = model->impl;
-    struct s2s_tensor *x;
-    int rc = audio_features(model, tape, batch, fwd, &x, err);
-    if (rc < 0)
-        return rc;
-    const int64_t width = m->llm->hidden_size;
-    const bool fits_llm_only = batch->embed_dim == width && m->encoder->hidden_size != width;
-    const bool projected = batch->audio_embeds && (batch->embed_projected || fits_llm_only);
-    s2s_tape_layer(tape, "%sproj", model->prefix);
-    if (s2s_tensor_cols(x) != (projected ? width : m->encoder->hidden_size))
-        return s2s_error_set(
-            err, S2S_E_SHAPE, "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
-            (long long)s2s_tensor_cols(x), (long long)m->encoder->hidden_size, (long long)width);
-    fwd->audio_embeds =
-        projected ? x : s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
-    *slots = model_audio_slots(tape, batch);
+    const struct s2s_model *encoder = s2s_salm_encoder(model), *llm = s2s_salm_llm(model);
+    const struct s2s_batch clips = clips_of(batch);
+    if (!batch->audio_embeds && !batch->mel)
+        return s2s_error_set(err, S2S_E_ARG, "%lld clips without features or embeddings",
+                             (long long)batch->n_clips);
+    if (!batch->audio_embeds)
+        return s2s_model_check(encoder, &clips, err);
+    if (batch->embed_dim != (is_projected(model, batch) ? llm : encoder)->hidden_size)
+        return s2s_error_set(err, S2S_E_SHAPE,
+                             "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
+                             (long long)batch->embed_dim, (long long)encoder->hidden_size,
+                             (long long)llm->hidden_size);
     return 0;
 }
 
-static int salm_forward(struct s2s_model *model, struct s2s_tape *tape,
-                        const struct s2s_batch *batch, struct s2s_forward *fwd,
-                        struct s2s_error *err)
+static int salm_check(const struct s2s_model *model, const struct s2s_batch *batch,
+                      struct s2s_error *err)
 {
-    struct salm *m = model->impl;
-    struct s2s_tensor *slots = NULL;
     if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
         return s2s_error_set(err, S2S_E_ARG,
                              "a speech LLM needs input_ids, position_ids and cu_seqlens");
     int rc = check_frames(model, batch, err);
-    if (rc < 0)
-        return rc;
+    return rc < 0 || model_n_audio_frames(batch) == 0 ? rc : check_audio(model, batch, err);
+}
+
+/* Encoder output of the clips, or what the stream brought along: [frames, D or H]. */
+static struct s2s_tensor *audio_features(struct s2s_model *model, struct s2s_tape *tape,
+                                         const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    if (batch->audio_embeds)
+        return model_audio_embeds(tape, batch);
+    const struct s2s_batch clips = clips_of(batch);
+    struct s2s_forward inner = {.recompute = fwd->recompute, .trace = fwd->trace};
+    s2s_model_forward(s2s_salm_encoder(model), tape, &clips, &inner);
+    fwd->cu_frames = inner.cu_frames;
+    return inner.output;
+}
+
+static void salm_forward(struct s2s_model *model, struct s2s_tape *tape,
+                         const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    struct salm *m = model->impl;
     struct s2s_tensor *embeds = m->llm->kind->embed(m->llm, tape, batch);
-    if (batch->n_clips > 0 && model_n_audio_frames(batch) > 0) {
-        if ((rc = project(model, tape, batch, fwd, &slots, err)) < 0)
-            return rc;
+    if (model_n_audio_frames(batch) > 0) {
+        struct s2s_tensor *x = audio_features(model, tape, batch, fwd);
+        s2s_tape_layer(tape, "%sproj", model->prefix);
+        fwd->audio_embeds = is_projected(model, batch)
+                                ? x
+                                : s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
         s2s_tape_layer(tape, "%ssplice", model->prefix);
-        embeds = s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, slots);
+        embeds =
+            s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
     }
-    return m->llm->kind->forward_embeds(m->llm, tape, embeds, batch, fwd, err);
+    m->llm->kind->forward_embeds(m->llm, tape, embeds, batch, fwd);
 }
 
 /* The LLM's; NULL when it has none. */
@@ -299,6 +306,7 @@ static struct s2s_kv_cache *salm_new_cache(struct s2s_model *model, int64_t cap)
 const struct s2s_model_kind s2s_model_salm = {
     .model_types = model_types,
     .build = salm_build,
+    .check = salm_check,
     .forward = salm_forward,
     .new_cache = salm_new_cache,
     .frames = salm_frames,

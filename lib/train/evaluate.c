@@ -42,10 +42,11 @@ struct evaluation {
 static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
 {
     struct s2s_forward fwd = {.want_hits = true};
-    s2s_tape_reset(e->tape);
-    int rc = s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd, err);
+    int rc = s2s_model_check(e->bundle->model, &pack->batch, err);
     if (rc < 0)
         return s2s_error_add(err, rc, "%s", pack->place);
+    s2s_tape_reset(e->tape);
+    s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd);
     e->result.loss_sum += s2s_tensor_scalar(fwd.loss);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;

@@ -42,11 +42,12 @@ static int forward_backward(struct s2s_trainer *t, const struct s2s_pack *pack, 
                             double *sum, struct s2s_error *err)
 {
     struct s2s_forward fwd = {.seed = seed, .recompute = t->recipe->recompute};
-    s2s_tape_reset(t->tape);
-    s2s_mesh_note(t->mesh, t->state.step + 1, "forward");
-    int rc = s2s_model_forward(t->bundle.model, t->tape, &pack->batch, &fwd, err);
+    int rc = s2s_model_check(t->bundle.model, &pack->batch, err);
     if (rc < 0)
         return s2s_error_add(err, rc, "%s", pack->place);
+    s2s_tape_reset(t->tape);
+    s2s_mesh_note(t->mesh, t->state.step + 1, "forward");
+    s2s_model_forward(t->bundle.model, t->tape, &pack->batch, &fwd);
     double loss = s2s_tensor_scalar(fwd.loss);
     if (!isfinite(loss))
         return bad_loss(t, pack, loss, err);

@@ -185,10 +185,11 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
     struct s2s_batch batch = {
         .n_clips = 1, .mel = features, .cu_mel = cu, .n_mels = c->model->n_mels};
     struct s2s_forward fwd = {0};
-    s2s_tape_reset(tape);
-    int rc = s2s_model_forward(c->model, tape, &batch, &fwd, err);
+    int rc = s2s_model_check(c->model, &batch, err);
     if (rc < 0)
         return rc;
+    s2s_tape_reset(tape);
+    s2s_model_forward(c->model, tape, &batch, &fwd);
     struct s2s_tensor *y = fwd.output;
     if (c->w)
         y = s2s_op_linear(tape, y, c->w->tensor, c->b ? c->b->tensor : NULL);

@@ -58,8 +58,9 @@ static double run(struct s2s_model *model, struct s2s_tape *tape, bool recompute
     struct s2s_forward fwd = {.seed = 0.2, .recompute = recompute};
     s2s_tape_reset(tape);
     s2s_params_zero_grads(model->params);
-    if (s2s_model_forward(model, tape, &batch, &fwd, &err) < 0)
+    if (s2s_model_check(model, &batch, &err) < 0)
         fail_msg("%s", err.text);
+    s2s_model_forward(model, tape, &batch, &fwd);
     s2s_tape_backward(tape);
     return s2s_tensor_scalar(fwd.loss);
 }
@@ -176,7 +177,7 @@ static void generation_with_a_cache_agrees_with_whole_passes(void **state)
         prompt.input_ids = seq;
         prompt.position_ids = places;
         s2s_tape_reset(tape);
-        assert_int_equal(s2s_model_forward(model, tape, &prompt, &fwd, &err), 0);
+        s2s_model_forward(model, tape, &prompt, &fwd);
         s2s_tensor_read(fwd.logits, logits);
         for (int j = 1; j < 37; j++)
             best = logits[j] > logits[best] ? j : best;
@@ -221,29 +222,34 @@ static void the_first_bad_operation_is_named(void **state)
     s2s_model_free(model);
 }
 
-static void bad_batches_are_refused(void **state)
+static void bad_batches_are_refused_before_anything_runs(void **state)
 {
     struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_model *model = open_model(NULL);
     int32_t bad_ids[9], bad_cu[] = {0, 6, 8};
     struct s2s_batch b = batch;
     memcpy(bad_ids, ids, sizeof bad_ids);
     bad_ids[4] = 37;
     b.input_ids = bad_ids;
-    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
+    assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_RANGE);
     assert_non_null(strstr(err.text, "input_ids[4] = 37"));
     b = batch;
     b.cu_seqlens = bad_cu;
-    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_SHAPE);
+    assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_SHAPE);
     b = batch;
     b.max_seqlen = 6;
-    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
+    assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_RANGE);
     const int32_t slot[] = {0, 2}, frames[] = {3, 1};
     b = batch;
     b.n_clips = 2;
     b.audio_slot = slot;
     b.audio_frames = frames;
-    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
-    assert_int_equal(s2s_batch_check(&batch, 37, &err), 0);
+    assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_RANGE);
+    b = batch;
+    b.position_ids = NULL;
+    assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_ARG);
+    assert_int_equal(s2s_model_check(model, &batch, &err), 0);
+    s2s_model_free(model);
 }
 
 static int set_up(void **state)
@@ -271,7 +277,7 @@ int main(void)
         cmocka_unit_test(a_frozen_part_records_nothing_before_what_is_trained),
         cmocka_unit_test(generation_with_a_cache_agrees_with_whole_passes),
         cmocka_unit_test(the_first_bad_operation_is_named),
-        cmocka_unit_test(bad_batches_are_refused),
+        cmocka_unit_test(bad_batches_are_refused_before_anything_runs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

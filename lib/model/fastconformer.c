@@ -26,6 +26,13 @@ struct fastconformer {
 
 static const char *const model_types[] = {"parakeet_encoder", NULL};
 
+static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                            struct s2s_tensor *const *in, struct s2s_tensor **out);
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out);
+static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                     struct s2s_tensor *const *in, struct s2s_tensor **out);
+
 /* ---- config.json ---- */
 
 static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
@@ -103,6 +110,24 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
 
 /* ---- parameters ---- */
 
+static void build_layer(struct s2s_model *model, struct fastconformer *m, int idx)
+{
+    const size_t begin = model->params->n;
+    char *place = s2s_xasprintf("%slayers.%d", model->prefix, idx);
+    struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
+    s2s_nn_conformer_init(&m->layers[idx], &ctx, &m->config.block);
+    free(place);
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_layer,
+                                        .impl = &m->layers[idx],
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .param_begin = begin,
+                                        .hidden = idx + 1,
+                                        .pure = true},
+                    "layers.%d", idx);
+}
+
 static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
 {
     struct fastconformer *m = model->impl = s2s_xcalloc(1, sizeof *m);
@@ -112,17 +137,23 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
         return rc;
     model->hidden_size = c->block.width;
     model->n_mels = c->n_mels;
+    const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%ssubsampling", model->prefix);
     struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
     s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
                             c->block.width);
     free(place);
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_subsampling, .n_out = 1, .param_begin = begin},
+                    "subsampling");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
-    for (int i = 0; i < c->n_layers; i++) {
-        ctx.place = place = s2s_xasprintf("%slayers.%d", model->prefix, i);
-        s2s_nn_conformer_init(&m->layers[i], &ctx, &c->block);
-        free(place);
-    }
+    for (int i = 0; i < c->n_layers; i++)
+        build_layer(model, m, i);
+    model_add_block(
+        model,
+        &(struct s2s_block){
+            .run = run_loss, .n_in = 1, .n_out = 1, .param_begin = model->params->n, .hidden = -1},
+        "loss");
     return 0;
 }
 
@@ -141,49 +172,97 @@ static int64_t fastconformer_frames(const struct s2s_model *model, int64_t n_mel
 
 /* ---- forward ---- */
 
-struct layer_ctx {
-    const struct s2s_nn_conformer *layer;
-    const struct s2s_nn_clips *clips;
+/* What the blocks of one batch share. */
+struct shared {
+    struct s2s_nn_clips clips;
+    struct s2s_encoder_trace *trace;
 };
 
-static void run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
-                      struct s2s_tensor **out)
+/* Bounds of the clips, in mel frames; without features there is no clip, and everything runs with
+ * sizes of 0. */
+static const int64_t *mel_bounds(const struct s2s_batch *batch, int64_t *n_clips)
 {
-    const struct layer_ctx *c = ctx;
-    *out = s2s_nn_conformer(tape, c->layer, in[0], c->clips, NULL);
+    static const int64_t none[1] = {0};
+    *n_clips = batch->mel ? batch->n_clips : 0;
+    return batch->mel ? batch->cu_mel : none;
 }
 
-static struct s2s_tensor *run_layers(struct s2s_model *model, struct s2s_tape *tape,
-                                     struct s2s_tensor *h, const struct s2s_nn_clips *clips,
-                                     struct s2s_forward *fwd)
+static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct fastconformer *m = model->impl;
-    const int n = (int)m->config.n_layers;
-    fwd->hidden = s2s_tape_host_alloc(tape, (size_t)(n + 1) * sizeof *fwd->hidden);
-    fwd->n_hidden = n + 1;
-    fwd->hidden[0] = h;
-    for (int i = 0; i < n; i++) {
-        s2s_tape_layer(tape, "%slayers.%d", model->prefix, i);
-        if (fwd->trace && i == 0) {
-            struct s2s_nn_conformer_parts parts;
-            h = s2s_nn_conformer(tape, &m->layers[i], h, clips, &parts);
-            fwd->trace->ff1 = parts.ff1;
-            fwd->trace->attention = parts.attention;
-            fwd->trace->conv = parts.conv;
-            fwd->trace->ff2 = parts.ff2;
-        } else {
-            struct layer_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
-            *ctx = (struct layer_ctx){&m->layers[i], clips};
-            /* without recording a segment gives the layer's memory back */
-            if (fwd->recompute || !tape->recording)
-                s2s_tape_segment(tape, run_layer, ctx, 1, &h, 1, &h, model->params->n_trained > 0);
-            else
-                run_layer(tape, ctx, &h, &h);
-        }
-        fwd->hidden[i + 1] = h;
-    }
-    return h;
+    struct s2s_tape *tape = pass->tape;
+    struct shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
+    struct s2s_nn_clips *clips = &shared->clips;
+    int64_t n_clips;
+    const int64_t *cu_mel = mel_bounds(pass->batch, &n_clips);
+    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
+    for (int64_t k = 0; k < n_clips; k++)
+        cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, cu_mel[k + 1] - cu_mel[k]);
+    clips->seqs = s2s_op_seqs(tape, cu, n_clips);
+    clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
+    /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
+     */
+    clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[n_clips] > 0;
+    if (clips->batch_stats && pass->batch->padded_mel)
+        s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, pass->batch->padded_mel));
+    shared->trace = pass->fwd->trace;
+    if (shared->trace)
+        shared->trace->positions = clips->positions;
+    return shared;
 }
+
+static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                            struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct s2s_model *model = ctx->block->model;
+    const struct fastconformer *m = model->impl;
+    const struct s2s_batch *batch = ctx->pass->batch;
+    const struct shared *shared = ctx->shared;
+    int64_t n_clips;
+    const int64_t *cu = mel_bounds(batch, &n_clips);
+    struct s2s_tensor *mel =
+        s2s_tape_upload(tape, S2S_F32, 3, (int64_t[]){cu[n_clips] - cu[0], model->n_mels, 1},
+                        batch->mel ? batch->mel + cu[0] * model->n_mels : NULL);
+    if (shared->trace) {
+        s2s_tape_want_grad(mel);
+        shared->trace->mel = mel;
+    }
+    out[0] = s2s_nn_subsampling(tape, &m->subsampling, mel, cu, n_clips);
+    if (shared->trace)
+        shared->trace->subsampling = out[0];
+    if (m->config.scale_input)
+        out[0] = s2s_op_scale(tape, sqrtf((float)m->config.block.width), out[0]);
+}
+
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct fastconformer *m = ctx->block->model->impl;
+    const struct shared *shared = ctx->shared;
+    struct s2s_encoder_trace *trace = shared->trace;
+    struct s2s_nn_conformer_parts parts;
+    out[0] = s2s_nn_conformer(tape, ctx->block->impl, in[0], &shared->clips, &parts);
+    if (!trace || ctx->block->impl != m->layers)
+        return;
+    trace->ff1 = parts.ff1;
+    trace->attention = parts.attention;
+    trace->conv = parts.conv;
+    trace->ff2 = parts.ff2;
+}
+
+static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                     struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const float *values = ctx->pass->batch->target;
+    struct s2s_forward *fwd = ctx->pass->fwd;
+    out[0] = fwd->output = in[0];
+    if (!values)
+        return;
+    struct s2s_tensor *target = s2s_tape_upload(tape, S2S_F32, 2, in[0]->shape, values);
+    fwd->loss = s2s_op_sqdist(tape, in[0], target, fwd->seed);
+}
+
+/* ---- what a batch must have ---- */
 
 static int fastconformer_check(const struct s2s_model *model, const struct s2s_batch *batch,
                                struct s2s_error *err)
@@ -200,47 +279,11 @@ static int fastconformer_check(const struct s2s_model *model, const struct s2s_b
     return 0;
 }
 
-static void fastconformer_forward(struct s2s_model *model, struct s2s_tape *tape,
-                                  const struct s2s_batch *batch, struct s2s_forward *fwd)
-{
-    const struct fastconformer *m = model->impl;
-    int64_t shape[] = {batch->cu_mel[batch->n_clips] - batch->cu_mel[0], batch->n_mels, 1};
-    struct s2s_tensor *mel =
-        s2s_tape_upload(tape, S2S_F32, 3, shape, batch->mel + batch->cu_mel[0] * batch->n_mels);
-    if (fwd->trace) {
-        s2s_tape_want_grad(mel);
-        fwd->trace->mel = mel;
-    }
-    s2s_tape_layer(tape, "%ssubsampling", model->prefix);
-    struct s2s_tensor *h = s2s_nn_subsampling(tape, &m->subsampling, mel, batch->cu_mel,
-                                              batch->n_clips, &fwd->cu_frames);
-    struct s2s_nn_clips *clips = s2s_tape_host_alloc(tape, sizeof *clips);
-    clips->seqs = s2s_op_seqs(tape, fwd->cu_frames, batch->n_clips);
-    clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
-    /* statistics of a batch are for training: a frozen encoder keeps its own */
-    clips->batch_stats = model->options.batch_norm_batch && tape->recording;
-    if (clips->batch_stats && batch->padded_mel)
-        s2s_nn_clips_pad(tape, clips, fwd->cu_frames,
-                         fastconformer_frames(model, batch->padded_mel));
-    if (fwd->trace) {
-        fwd->trace->subsampling = h;
-        fwd->trace->positions = clips->positions;
-    }
-    if (m->config.scale_input)
-        h = s2s_op_scale(tape, sqrtf((float)m->config.block.width), h);
-    fwd->output = run_layers(model, tape, h, clips, fwd);
-    if (batch->target) {
-        struct s2s_tensor *target =
-            s2s_tape_upload(tape, S2S_F32, 2, fwd->output->shape, batch->target);
-        fwd->loss = s2s_op_sqdist(tape, fwd->output, target, fwd->seed);
-    }
-}
-
 const struct s2s_model_kind s2s_model_fastconformer = {
     .model_types = model_types,
     .build = fastconformer_build,
     .check = fastconformer_check,
-    .forward = fastconformer_forward,
+    .prepare = fastconformer_prepare,
     .frames = fastconformer_frames,
     .free_impl = fastconformer_free,
 };

@@ -37,6 +37,13 @@ struct llama {
     struct s2s_nn_rmsnorm norm;
 };
 
+static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out);
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out);
+static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                     struct s2s_tensor *const *in, struct s2s_tensor **out);
+
 static const char *const model_types[] = {"llama", "qwen2", "qwen3", "gemma", NULL};
 
 /* What each class of transformers takes for an absent key; 0: it follows from other keys. */
@@ -204,6 +211,7 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
 {
     const struct config *c = &m->config;
     struct layer *layer = &m->layers[idx];
+    const size_t begin = model->params->n;
     const double offset = c->family == GEMMA ? 1 : 0;
     char *place = s2s_xasprintf("%smodel.layers.%d", model->prefix, idx);
     char *attention = s2s_xasprintf("%s.self_attn", place);
@@ -229,6 +237,34 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     free(mlp);
     free(attention);
     free(place);
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_layer,
+                                        .impl = layer,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .param_begin = begin,
+                                        .hidden = idx + 1,
+                                        .pure = true},
+                    "model.layers.%d", idx);
+}
+
+/* After the layers: norm, output layer, loss. */
+static void build_head(struct s2s_model *model, struct llama *m, const struct s2s_param_spec *table)
+{
+    const struct config *c = &m->config;
+    const size_t begin = model->params->n;
+    char *place = s2s_xasprintf("%smodel", model->prefix);
+    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
+    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0);
+    free(place);
+    m->head = c->tied ? m->embed : s2s_model_add(model, table, "lm_head.weight");
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_head,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .param_begin = begin,
+                                        .hidden = (int)c->n_layers},
+                    "model.norm");
 }
 
 static int llama_build(struct s2s_model *model, struct s2s_error *err)
@@ -243,15 +279,14 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
     model->pad_token_id = (int32_t)c->pad;
     struct s2s_param_spec table = {
         .n_dims = 2, .shape = {c->vocab, c->width}, .init = {S2S_INIT_NORMAL, c->init_std}};
+    const size_t begin = model->params->n;
     m->embed = s2s_model_add(model, &table, "model.embed_tokens.weight");
+    model_add_block(model, &(struct s2s_block){.run = run_embed, .n_out = 1, .param_begin = begin},
+                    "model.embed_tokens");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);
-    char *place = s2s_xasprintf("%smodel", model->prefix);
-    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
-    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0);
-    free(place);
-    m->head = c->tied ? m->embed : s2s_model_add(model, &table, "lm_head.weight");
+    build_head(model, m, &table);
     return 0;
 }
 
@@ -282,90 +317,88 @@ static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_bat
     return t;
 }
 
-struct layer_ctx {
-    const struct layer *layer;
-    const struct s2s_nn_batch *batch;
-};
-
-static void run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
-                      struct s2s_tensor **out)
+static struct s2s_tensor *llama_embed(const struct s2s_model *model, struct s2s_tape *tape,
+                                      const struct s2s_batch *batch)
 {
-    const struct layer_ctx *c = ctx;
-    const struct layer *layer = c->layer;
+    const struct llama *m = model->impl;
+    float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
+    return s2s_op_embedding(tape, m->embed->tensor, lookup_ids(tape, batch), scale,
+                            model->pad_token_id);
+}
+
+static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct s2s_batch *batch = ctx->pass->batch;
+    struct s2s_forward *fwd = ctx->pass->fwd;
+    out[0] = llama_embed(ctx->block->model, tape, batch);
+    if (model_n_audio_frames(batch) == 0)
+        return;
+    fwd->audio_embeds = model_audio_embeds(tape, batch);
+    out[0] = s2s_op_splice_rows(tape, out[0], fwd->audio_embeds, model_audio_slots(tape, batch));
+}
+
+static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
+{
+    const struct llama *m = model->impl;
+    const struct s2s_batch *batch = pass->batch;
+    struct s2s_nn_batch *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
+    struct s2s_tensor *positions =
+        s2s_tape_upload_i32(pass->tape, batch->position_ids, batch->n_tokens);
+    shared->seqs = s2s_op_seqs(pass->tape, batch->cu_seqlens, batch->n_seqs);
+    shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim);
+    shared->cache = pass->fwd->cache;
+    return shared;
+}
+
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct layer *layer = ctx->block->impl;
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];
     s2s_tape_layer(tape, "%s.self_attn", place);
     struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
-    x = s2s_nn_attention(tape, &layer->attention, x, c->batch);
+    x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = s2s_nn_mlp(tape, &layer->mlp, x);
     tape->layer = place;
-    *out = s2s_op_add(tape, h, x);
+    out[0] = s2s_op_add(tape, h, x);
 }
 
-static void run_head(struct llama *m, struct s2s_tape *tape, const struct s2s_batch *batch,
-                     struct s2s_forward *fwd)
+/* Logits for the eye: no gradient goes this way. */
+static struct s2s_tensor *show_logits(const struct llama *m, struct s2s_tape *tape,
+                                      struct s2s_tensor *y, bool last_only)
 {
-    struct s2s_tensor *y = fwd->output, *w = m->head->tensor;
-    if (batch->labels)
-        fwd->loss = s2s_op_linear_xent(tape, y, w, batch->labels, fwd->seed,
-                                       fwd->want_hits ? &fwd->hits : NULL);
-    if (!fwd->want_logits && !fwd->want_last)
-        return;
-    /* for the eye only: no gradient goes this way */
-    bool recording = tape->recording;
+    const bool recording = tape->recording;
     tape->recording = false;
-    if (fwd->want_last) {
-        int32_t last = (int32_t)batch->n_tokens - 1;
+    if (last_only) {
+        int32_t last = (int32_t)s2s_tensor_rows(y) - 1;
         y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, &last, 1));
     }
-    fwd->logits = s2s_op_linear(tape, y, w, NULL);
+    struct s2s_tensor *logits = s2s_op_linear(tape, y, m->head->tensor, NULL);
     tape->recording = recording;
+    return logits;
 }
 
-static void llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
-                                 struct s2s_tensor *embeds, const struct s2s_batch *batch,
-                                 struct s2s_forward *fwd)
+static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                     struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
-    struct llama *m = model->impl;
-    const int n = (int)m->config.n_layers;
-    struct s2s_nn_batch *shared = s2s_tape_host_alloc(tape, sizeof *shared);
-    struct s2s_tensor *positions = s2s_tape_upload_i32(tape, batch->position_ids, batch->n_tokens);
-    shared->seqs = s2s_op_seqs(tape, batch->cu_seqlens, batch->n_seqs);
-    shared->rope = s2s_op_rope_table(tape, positions, m->inv_freq, m->config.head_dim);
-    shared->cache = fwd->cache;
-    fwd->hidden = s2s_tape_host_alloc(tape, (size_t)(n + 1) * sizeof *fwd->hidden);
-    fwd->n_hidden = n + 1;
-    struct s2s_tensor *h = fwd->inputs_embeds = fwd->hidden[0] = embeds;
-    for (int i = 0; i < n; i++) {
-        struct layer_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
-        *ctx = (struct layer_ctx){&m->layers[i], shared};
-        s2s_tape_layer(tape, "%smodel.layers.%d", model->prefix, i);
-        /* without recording a segment gives the layer's memory back */
-        if (fwd->recompute || !tape->recording)
-            s2s_tape_segment(tape, run_layer, ctx, 1, &h, 1, &h, model->params->n_trained > 0);
-        else
-            run_layer(tape, ctx, &h, &h);
-        fwd->hidden[i + 1] = h;
-    }
-    s2s_tape_layer(tape, "%smodel.norm", model->prefix);
-    fwd->output = fwd->hidden[n] = s2s_nn_rmsnorm(tape, &m->norm, h);
+    const struct s2s_model *model = ctx->block->model;
+    const struct llama *m = model->impl;
+    const int32_t *labels = ctx->pass->batch->labels;
+    struct s2s_forward *fwd = ctx->pass->fwd;
+    out[0] = fwd->output = s2s_nn_rmsnorm(tape, &m->norm, in[0]);
     s2s_tape_layer(tape, "%slm_head", model->prefix);
-    run_head(m, tape, batch, fwd);
-    if (fwd->cache)
-        fwd->cache->len += batch->n_tokens;
+    if (labels)
+        fwd->loss = s2s_op_linear_xent(tape, out[0], m->head->tensor, labels, fwd->seed,
+                                       fwd->want_hits ? &fwd->hits : NULL);
+    if (fwd->want_logits || fwd->want_last)
+        fwd->logits = show_logits(m, tape, out[0], fwd->want_last);
 }
 
-static struct s2s_tensor *llama_embed(struct s2s_model *model, struct s2s_tape *tape,
-                                      const struct s2s_batch *batch)
-{
-    struct llama *m = model->impl;
-    float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
-    s2s_tape_layer(tape, "%smodel.embed_tokens", model->prefix);
-    return s2s_op_embedding(tape, m->embed->tensor, lookup_ids(tape, batch), scale,
-                            model->pad_token_id);
-}
+/* ---- what a batch must have ---- */
 
 static int llama_check(const struct s2s_model *model, const struct s2s_batch *batch,
                        struct s2s_error *err)
@@ -394,18 +427,6 @@ static int llama_check(const struct s2s_model *model, const struct s2s_batch *ba
     return 0;
 }
 
-static void llama_forward(struct s2s_model *model, struct s2s_tape *tape,
-                          const struct s2s_batch *batch, struct s2s_forward *fwd)
-{
-    struct s2s_tensor *embeds = llama_embed(model, tape, batch);
-    if (model_n_audio_frames(batch) > 0) { /* what the stream brought, in this width */
-        fwd->audio_embeds = model_audio_embeds(tape, batch);
-        embeds =
-            s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
-    }
-    llama_forward_embeds(model, tape, embeds, batch, fwd);
-}
-
 static struct s2s_kv_cache *llama_new_cache(struct s2s_model *model, int64_t cap)
 {
     const struct config *c = &((struct llama *)model->impl)->config;
@@ -417,9 +438,8 @@ const struct s2s_model_kind s2s_model_llama = {
     .model_types = model_types,
     .build = llama_build,
     .check = llama_check,
+    .prepare = llama_prepare,
     .embed = llama_embed,
-    .forward = llama_forward,
-    .forward_embeds = llama_forward_embeds,
     .new_cache = llama_new_cache,
     .free_impl = llama_free,
 };

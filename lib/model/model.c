@@ -120,6 +120,7 @@ void s2s_model_free(struct s2s_model *model)
         return;
     if (model->kind && model->impl)
         model->kind->free_impl(model->impl);
+    model_free_blocks(model);
     if (model->owns_params)
         s2s_params_free(model->params);
     s2s_conf_free(model->conf);
@@ -143,12 +144,6 @@ int s2s_model_check(const struct s2s_model *model, const struct s2s_batch *batch
 {
     int rc = model_check_batch(batch, model->vocab_size, err);
     return rc < 0 ? rc : model->kind->check(model, batch, err);
-}
-
-void s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape,
-                       const struct s2s_batch *batch, struct s2s_forward *fwd)
-{
-    model->kind->forward(model, tape, batch, fwd);
 }
 
 int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel)

@@ -71,8 +71,6 @@ struct s2s_forward {
     double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
     bool want_logits; /* all of [T, V]; otherwise they never exist as a whole */
     bool want_hits;   /* how many labels are the likeliest token */
-    bool want_hidden; /* the output of every layer */
-    bool want_embeds; /* the projected audio and the spliced input embeddings */
     bool recompute;   /* keep only each layer's input; run the layer again in the backward */
     bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
     struct s2s_kv_cache *cache; /* NULL, or what one sequence has seen so far: the batch continues
@@ -84,29 +82,72 @@ struct s2s_forward {
     struct s2s_tensor *logits;  /* [T, V] */
     struct s2s_tensor *output;  /* [T, H] after the final norm; a bare encoder's output */
     struct s2s_tensor **hidden; /* [n_hidden]: input embeddings, then each layer (the last one
-                                   after the final norm, as Hugging Face counts) */
+                                   after the final norm, as Hugging Face counts); NULL for blocks
+                                   that did not run */
     int n_hidden;
-    struct s2s_tensor *audio_embeds;  /* [sum of audio_frames, H] as put into the slots */
-    struct s2s_tensor *inputs_embeds; /* [T, H] */
-    int32_t *cu_frames;               /* host [n_clips + 1]: encoder output rows of each clip */
+    struct s2s_tensor *audio_embeds; /* [sum of audio_frames, H] as put into the slots */
+};
+
+/* ---- blocks ---- */
+
+enum { S2S_BLOCK_TENSORS = 4, S2S_MODEL_PARTS = 4 };
+
+/* One batch on its way over blocks on one tape, in the tape's memory. A part's share is what its
+ * blocks have in common (bounds, tables), made when the first of them runs. */
+struct s2s_pass {
+    const struct s2s_model *model;
+    struct s2s_tape *tape;
+    const struct s2s_batch *batch;
+    struct s2s_forward *fwd;
+    struct {
+        const struct s2s_model *model;
+        void *shared;
+    } parts[S2S_MODEL_PARTS];
+    int n_parts;
+};
+
+struct s2s_block_ctx {
+    const struct s2s_block *block;
+    const void *shared;
+    struct s2s_pass *pass; /* gone when a pure block runs again */
+};
+
+/*
+ * A piece of a model that runs as a whole: pipelines cut between blocks, their parameters are
+ * gathered together, a pure one is run again in the backward instead of kept. What one block gives
+ * in out[] the next one gets as in[]. The first takes the ids and media of the batch; the last
+ * gives the output, and the loss in the pass' struct s2s_forward.
+ */
+struct s2s_block {
+    char *layer; /* names what it records: "llm.model.layers.3" */
+    void (*run)(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                struct s2s_tensor *const *in, struct s2s_tensor **out);
+    const struct s2s_model *model; /* it is of: of a composite or of one of its parts */
+    const void *impl;              /* the layer's own; the model frees it */
+    int n_in, n_out;
+    /* its parameters: this range of model->params->list. An output layer that is tied to the
+     * embedding is in the range of the embedding alone. */
+    size_t param_begin, param_end;
+    int hidden; /* where fwd->hidden has out[0]; -1: nowhere */
+    bool pure;  /* out[] follows from in[], shared and parameters; neither the batch nor struct
+                   s2s_forward is touched */
 };
 
 struct s2s_model_kind {
     const char *const *model_types; /* NULL-ended: "model_type" of config.json */
-    /* Reads the config, adds the parameters. model->kind, params, prefix, par, conf are set. */
+    /* Reads the config, adds parameters and blocks. model->kind, params, prefix, par, conf are
+     * set. */
     int (*build)(struct s2s_model *model, struct s2s_error *err);
     /* What this kind asks of a batch whose bounds and ids are right. */
     int (*check)(const struct s2s_model *model, const struct s2s_batch *batch,
                  struct s2s_error *err);
-    void (*forward)(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
-                    struct s2s_forward *fwd);
-    /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots; NULL: none. */
-    struct s2s_tensor *(*embed)(struct s2s_model *model, struct s2s_tape *tape,
+    /* What the blocks of this model share, in the memory of the pass' tape; NULL: nothing. */
+    void *(*prepare)(const struct s2s_model *model, const struct s2s_pass *pass);
+    /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots; NULL: it is no language
+     * model. A composite puts other things into its slots, and takes its blocks from the second
+     * one on. */
+    struct s2s_tensor *(*embed)(const struct s2s_model *model, struct s2s_tape *tape,
                                 const struct s2s_batch *batch);
-    /* Takes input embeddings [T, H] instead of ids (a composite's LLM); NULL: has no such door. */
-    void (*forward_embeds)(struct s2s_model *model, struct s2s_tape *tape,
-                           struct s2s_tensor *embeds, const struct s2s_batch *batch,
-                           struct s2s_forward *fwd);
     /* Room for cap tokens of one sequence; NULL: this kind cannot generate. */
     struct s2s_kv_cache *(*new_cache)(struct s2s_model *model, int64_t cap);
     /* Frames of n mel frames; NULL: no encoder. */
@@ -139,7 +180,11 @@ struct s2s_model {
     int64_t vocab_size, hidden_size; /* 0 where it has none */
     int64_t n_mels;                  /* of what an encoder reads; 0: none */
     int32_t pad_token_id;            /* -1: none */
-    void *impl;                      /* the kind's own */
+    struct s2s_block *blocks;
+    int n_blocks, n_media_blocks; /* so many at the beginning see media alone, no text */
+    size_t cap_blocks;
+    int n_hidden; /* places in fwd->hidden */
+    void *impl;   /* the kind's own */
 };
 
 /*
@@ -163,9 +208,20 @@ int s2s_model_load(struct s2s_model *model, struct s2s_error *err);
  */
 int s2s_model_check(const struct s2s_model *model, const struct s2s_batch *batch,
                     struct s2s_error *err);
-/* Of a batch that was checked. */
-void s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape,
+/* All blocks, of a batch that was checked. */
+void s2s_model_forward(const struct s2s_model *model, struct s2s_tape *tape,
                        const struct s2s_batch *batch, struct s2s_forward *fwd);
+/*
+ * Blocks [begin, end) of a batch that was checked: the stage of a pipeline, or what is gathered
+ * together. in[] are the tensors before block begin, on this tape (from the block before or
+ * uploaded; in[0] NULL at n_media_blocks: no media); out[] becomes those after block end - 1. The
+ * batch and fwd must live until the last block of the pass has run, the pass until the tape is
+ * reset.
+ */
+struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tape *tape,
+                                   const struct s2s_batch *batch, struct s2s_forward *fwd);
+void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor *const *in,
+                   struct s2s_tensor **out);
 
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);

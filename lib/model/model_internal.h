@@ -11,6 +11,15 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 
+/* Appends a block whose parameters were added since block->param_begin; the name that follows the
+ * model's prefix is a format. model, layer and param_end are filled in. */
+void model_add_block(struct s2s_model *model, const struct s2s_block *block, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Appends blocks [begin, end) of a part; hidden false: their outputs are not kept. */
+void model_take_blocks(struct s2s_model *model, const struct s2s_model *part, int begin, int end,
+                       bool hidden);
+void model_free_blocks(struct s2s_model *model);
+
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 

@@ -18,6 +18,11 @@ struct salm {
 
 static const char *const model_types[] = {"salm", NULL};
 
+static void run_projection(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                           struct s2s_tensor *const *in, struct s2s_tensor **out);
+static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out);
+
 struct s2s_model *s2s_salm_encoder(const struct s2s_model *model)
 {
     return ((const struct salm *)model->impl)->encoder;
@@ -44,6 +49,41 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const cha
     return rc;
 }
 
+static void add_projection(struct s2s_model *model, bool bias)
+{
+    struct salm *m = model->impl;
+    int64_t out = m->llm->hidden_size, in = m->encoder->hidden_size;
+    struct s2s_init init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)};
+    m->w = s2s_model_add(model,
+                         &(struct s2s_param_spec){.n_dims = 2, .shape = {out, in}, .init = init},
+                         "proj.weight");
+    if (bias)
+        m->b = s2s_model_add(model,
+                             &(struct s2s_param_spec){.n_dims = 1, .shape = {out}, .init = init},
+                             "proj.bias");
+}
+
+/* The encoder's blocks without its own loss, projection, embeddings, the LLM's blocks. */
+static void add_blocks(struct s2s_model *model, size_t proj_begin)
+{
+    const struct salm *m = model->impl;
+    const struct s2s_block *embed = &m->llm->blocks[0];
+    model_take_blocks(model, m->encoder, 0, m->encoder->n_blocks - 1, false);
+    model_add_block(
+        model,
+        &(struct s2s_block){
+            .run = run_projection, .n_in = 1, .n_out = 1, .param_begin = proj_begin, .hidden = -1},
+        "proj");
+    model->n_media_blocks = model->n_blocks;
+    model_add_block(
+        model,
+        &(struct s2s_block){.run = run_embed, .n_in = 1, .n_out = 1, .hidden = embed->hidden}, "%s",
+        embed->layer + strlen(model->prefix));
+    model->blocks[model->n_blocks - 1].param_begin = embed->param_begin;
+    model->blocks[model->n_blocks - 1].param_end = embed->param_end;
+    model_take_blocks(model, m->llm, 1, m->llm->n_blocks, true);
+}
+
 /* Opens the parts and adds the projection; *model has params, par and prefix. */
 static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *parts, bool bias,
                        struct s2s_error *err)
@@ -54,21 +94,15 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
         open_part(&m->encoder, model, "encoder", &parts->encoder, parts->batch_norm_batch, err);
     if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, false, err)) < 0)
         return rc;
-    if (m->encoder->n_mels == 0)
+    if (m->encoder->n_mels == 0 || m->encoder->kind->embed)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder",
                              m->encoder->config_path);
-    if (!m->llm->kind->forward_embeds || !m->llm->kind->embed)
+    if (!m->llm->kind->embed)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no language model that takes audio",
                              m->llm->config_path);
-    int64_t out = m->llm->hidden_size, in = m->encoder->hidden_size;
-    struct s2s_init init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)};
-    m->w = s2s_model_add(model,
-                         &(struct s2s_param_spec){.n_dims = 2, .shape = {out, in}, .init = init},
-                         "proj.weight");
-    if (bias)
-        m->b = s2s_model_add(model,
-                             &(struct s2s_param_spec){.n_dims = 1, .shape = {out}, .init = init},
-                             "proj.bias");
+    const size_t begin = model->params->n;
+    add_projection(model, bias);
+    add_blocks(model, begin);
     model->vocab_size = m->llm->vocab_size;
     model->hidden_size = m->llm->hidden_size;
     model->n_mels = m->encoder->n_mels;
@@ -193,7 +227,7 @@ static int salm_load(struct s2s_model *model, struct s2s_error *err)
     return m->projection ? load_projection(m, err) : 0;
 }
 
-/* ---- forward ---- */
+/* ---- what a batch must have ---- */
 
 static int64_t salm_frames(const struct s2s_model *model, int64_t n_mel)
 {
@@ -265,35 +299,45 @@ static int salm_check(const struct s2s_model *model, const struct s2s_batch *bat
     return rc < 0 || model_n_audio_frames(batch) == 0 ? rc : check_audio(model, batch, err);
 }
 
-/* Encoder output of the clips, or what the stream brought along: [frames, D or H]. */
-static struct s2s_tensor *audio_features(struct s2s_model *model, struct s2s_tape *tape,
-                                         const struct s2s_batch *batch, struct s2s_forward *fwd)
+/* ---- forward ---- */
+
+/* Rows of the encoder [n, D] to the LLM's width. Rows that the stream brought in the encoder's
+ * width take the same way; then there are none from the encoder, which runs all the same. */
+static void run_projection(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                           struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
-    if (batch->audio_embeds)
-        return model_audio_embeds(tape, batch);
-    const struct s2s_batch clips = clips_of(batch);
-    struct s2s_forward inner = {.recompute = fwd->recompute, .trace = fwd->trace};
-    s2s_model_forward(s2s_salm_encoder(model), tape, &clips, &inner);
-    fwd->cu_frames = inner.cu_frames;
-    return inner.output;
+    const struct s2s_model *model = ctx->block->model;
+    const struct salm *m = model->impl;
+    const struct s2s_batch *batch = ctx->pass->batch;
+    struct s2s_tensor *x = in[0];
+    if (batch->audio_embeds && !is_projected(model, batch)) {
+        struct s2s_tensor *nowhere = s2s_tape_upload_i32(tape, NULL, 0);
+        x = s2s_op_splice_rows(tape, model_audio_embeds(tape, batch), x, nowhere);
+    }
+    out[0] = s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
 }
 
-static void salm_forward(struct s2s_model *model, struct s2s_tape *tape,
-                         const struct s2s_batch *batch, struct s2s_forward *fwd)
+static struct s2s_tensor *splice(struct s2s_tape *tape, const struct s2s_pass *pass,
+                                 struct s2s_tensor *embeds, struct s2s_tensor *rows)
 {
-    struct salm *m = model->impl;
-    struct s2s_tensor *embeds = m->llm->kind->embed(m->llm, tape, batch);
-    if (model_n_audio_frames(batch) > 0) {
-        struct s2s_tensor *x = audio_features(model, tape, batch, fwd);
-        s2s_tape_layer(tape, "%sproj", model->prefix);
-        fwd->audio_embeds = is_projected(model, batch)
-                                ? x
-                                : s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
-        s2s_tape_layer(tape, "%ssplice", model->prefix);
-        embeds =
-            s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
-    }
-    m->llm->kind->forward_embeds(m->llm, tape, embeds, batch, fwd);
+    struct s2s_tensor *slots = s2s_tensor_rows(rows) > 0 ? model_audio_slots(tape, pass->batch)
+                                                         : s2s_tape_upload_i32(tape, NULL, 0);
+    if (s2s_tensor_rows(rows) > 0)
+        pass->fwd->audio_embeds = rows;
+    return s2s_op_splice_rows(tape, embeds, rows, slots);
+}
+
+static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct s2s_model *model = ctx->block->model, *llm = s2s_salm_llm(model);
+    const struct s2s_batch *batch = ctx->pass->batch;
+    out[0] = llm->kind->embed(llm, tape, batch);
+    s2s_tape_layer(tape, "%ssplice", model->prefix);
+    if (is_projected(model, batch))
+        out[0] = splice(tape, ctx->pass, out[0], model_audio_embeds(tape, batch));
+    if (in[0])
+        out[0] = splice(tape, ctx->pass, out[0], in[0]);
 }
 
 /* The LLM's; NULL when it has none. */
@@ -307,7 +351,6 @@ const struct s2s_model_kind s2s_model_salm = {
     .model_types = model_types,
     .build = salm_build,
     .check = salm_check,
-    .forward = salm_forward,
     .new_cache = salm_new_cache,
     .frames = salm_frames,
     .load = salm_load,

@@ -115,7 +115,7 @@ static struct s2s_seqs stage_seqs(struct s2s_tape *tape, const int64_t *cu_mel, 
 
 struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
                                       struct s2s_tensor *mel, const int64_t *cu_mel,
-                                      int64_t n_clips, int32_t **cu_frames)
+                                      int64_t n_clips)
 {
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
     struct s2s_seqs in = stage_seqs(tape, cu_mel, n_clips, 0, cu);
@@ -133,7 +133,6 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
         x = s2s_op_glu(tape, x, NULL, S2S_ACT_RELU);
         x = s2s_tape_view(tape, x, 3, shape);
     }
-    *cu_frames = cu;
     /* the file's linear map reads channel by channel */
     return s2s_nn_linear(tape, &layer->linear, s2s_op_transpose(tape, x));
 }

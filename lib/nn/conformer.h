@@ -34,10 +34,10 @@ void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_
 /* Frames that n mel frames become. */
 int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_t n_mel);
 /* mel [sum of mel frames, n_mels, 1] of the clips bounded by cu_mel (host [n_clips + 1]) -> [sum of
- * frames, width]; their bounds, host memory of the tape, in *cu_frames. */
+ * frames, width]. */
 struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
                                       struct s2s_tensor *mel, const int64_t *cu_mel,
-                                      int64_t n_clips, int32_t **cu_frames);
+                                      int64_t n_clips);
 
 struct s2s_nn_conformer_options {
     int64_t width, inner, n_heads, kernel_size;

@@ -297,7 +297,7 @@ static int run_step(struct probe *p, struct s2s_tape *tape, bool first, struct s
 {
     struct s2s_forward fwd = p->wanted;
     if (!first) {
-        fwd.want_logits = fwd.want_hidden = false;
+        fwd.want_logits = false;
         fwd.trace = NULL;
     }
     s2s_tape_reset(tape);

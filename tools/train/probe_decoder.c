@@ -144,7 +144,7 @@ static int decoder_prepare(struct probe *p, struct s2s_error *err)
     *rows = (struct rows){in.shape[0], in.shape[1], s.source};
     int64_t n_labels = s2s_batch_n_labels(b);
     p->loss_scale = p->wanted.seed = n_labels ? 1.0 / (double)n_labels : 0;
-    p->wanted.want_logits = p->wanted.want_hidden = true;
+    p->wanted.want_logits = true;
     return 0;
 }
 

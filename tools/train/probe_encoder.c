@@ -97,7 +97,6 @@ static int encoder_prepare(struct probe *p, struct s2s_error *err)
         return rc;
     int64_t n = cu[f->n_clips] * p->model->hidden_size;
     p->loss_scale = p->wanted.seed = n ? 1.0 / (double)n : 0;
-    p->wanted.want_hidden = true;
     p->wanted.trace = &f->trace;
     return 0;
 }

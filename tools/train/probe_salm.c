@@ -160,7 +160,7 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     b->audio_frames = s->audio_frames;
     int64_t n = s2s_batch_n_labels(b);
     p->loss_scale = p->wanted.seed = n ? 1.0 / (double)n : 0;
-    p->wanted.want_logits = p->wanted.want_embeds = true;
+    p->wanted.want_logits = true;
     return 0;
 }
 
@@ -252,7 +252,7 @@ static int salm_collect(struct probe *p, const struct s2s_forward *fwd, struct s
         s2s_tensor_read(t, values);
         probe_add(p, "audio_embeds", S2S_F32, 2, t->shape, values);
     }
-    add_slots(p, "inputs_embeds", fwd->inputs_embeds);
+    add_slots(p, "inputs_embeds", fwd->hidden[0]);
     add_slots(p, "logits", fwd->logits);
     add_ids(p, "target_ids", p->batch.labels);
     add_bounds(p);

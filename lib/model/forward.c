@@ -1,0 +1,145 @@
+/* The list of a model's blocks, and the one loop that runs any part of it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+#include "lib/model/model_internal.h"
+#include "lib/nn/decoder.h"
+
+/* ---- the list ---- */
+
+static struct s2s_block *append(struct s2s_model *model, const struct s2s_block *block)
+{
+    const struct s2s_block *last = model->n_blocks ? &model->blocks[model->n_blocks - 1] : NULL;
+    if ((last && last->n_out != block->n_in) || block->n_in > S2S_BLOCK_TENSORS ||
+        block->n_out > S2S_BLOCK_TENSORS)
+        S2S_BUG("%s: a block of %d tensors after one of %d", block->layer, block->n_in,
+                last ? last->n_out : 0);
+    s2s_grow(&model->blocks, (size_t)model->n_blocks, &model->cap_blocks, sizeof *model->blocks);
+    model->blocks[model->n_blocks] = *block;
+    if (block->hidden >= model->n_hidden)
+        model->n_hidden = block->hidden + 1;
+    return &model->blocks[model->n_blocks++];
+}
+
+void model_add_block(struct s2s_model *model, const struct s2s_block *block, const char *fmt, ...)
+{
+    char name[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    struct s2s_block own = *block;
+    own.model = model;
+    own.layer = s2s_xasprintf("%s%s", model->prefix, name);
+    own.param_end = model->params->n;
+    append(model, &own);
+}
+
+void model_take_blocks(struct s2s_model *model, const struct s2s_model *part, int begin, int end,
+                       bool hidden)
+{
+    for (int i = begin; i < end; i++) {
+        struct s2s_block own = part->blocks[i];
+        own.layer = s2s_xstrdup(own.layer);
+        own.hidden = hidden ? own.hidden : -1;
+        append(model, &own);
+    }
+}
+
+void model_free_blocks(struct s2s_model *model)
+{
+    for (int i = 0; i < model->n_blocks; i++)
+        free(model->blocks[i].layer);
+    free(model->blocks);
+}
+
+/* ---- running ---- */
+
+struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tape *tape,
+                                   const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    struct s2s_pass *pass = s2s_tape_host_alloc(tape, sizeof *pass);
+    *pass = (struct s2s_pass){.model = model, .tape = tape, .batch = batch, .fwd = fwd};
+    fwd->n_hidden = model->n_hidden;
+    fwd->hidden = s2s_tape_host_alloc(tape, (size_t)model->n_hidden * sizeof *fwd->hidden);
+    return pass;
+}
+
+/* What the blocks of one part share, made before the first of them runs. */
+static void *shared_of(struct s2s_pass *pass, const struct s2s_model *part)
+{
+    for (int i = 0; i < pass->n_parts; i++)
+        if (pass->parts[i].model == part)
+            return pass->parts[i].shared;
+    if (pass->n_parts == S2S_MODEL_PARTS)
+        S2S_BUG("a model of more than %d parts", S2S_MODEL_PARTS);
+    void *shared = part->kind->prepare ? part->kind->prepare(part, pass) : NULL;
+    pass->parts[pass->n_parts].model = part;
+    pass->parts[pass->n_parts++].shared = shared;
+    return shared;
+}
+
+static void run_in_segment(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
+                           struct s2s_tensor **out)
+{
+    const struct s2s_block_ctx *c = ctx;
+    c->block->run(tape, c, in, out);
+}
+
+static bool is_trained(const struct s2s_block *block)
+{
+    for (size_t i = block->param_begin; i < block->param_end; i++)
+        if (block->model->params->list[i]->trained)
+            return true;
+    return false;
+}
+
+/* The tensors before the block become those after it. */
+static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
+                      struct s2s_tensor **tensors)
+{
+    struct s2s_tape *tape = pass->tape;
+    const struct s2s_forward *fwd = pass->fwd;
+    struct s2s_tensor *in[S2S_BLOCK_TENSORS];
+    struct s2s_block_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
+    *ctx = (struct s2s_block_ctx){block, shared_of(pass, block->model), pass};
+    memcpy(in, tensors, sizeof in);
+    s2s_tape_layer(tape, "%s", block->layer);
+    /* without recording a segment gives the block's memory back; a trace wants to look inside */
+    if (block->pure && (fwd->recompute || !tape->recording) && !fwd->trace)
+        s2s_tape_segment(tape, run_in_segment, ctx, block->n_in, in, block->n_out, tensors,
+                         is_trained(block));
+    else
+        block->run(tape, ctx, in, tensors);
+    if (block->hidden >= 0)
+        fwd->hidden[block->hidden] = tensors[0];
+}
+
+void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor *const *in,
+                   struct s2s_tensor **out)
+{
+    const struct s2s_block *blocks = pass->model->blocks;
+    struct s2s_tensor *tensors[S2S_BLOCK_TENSORS] = {NULL};
+    for (int i = 0; i < blocks[begin].n_in; i++)
+        tensors[i] = in[i];
+    for (int i = begin; i < end; i++)
+        run_block(pass, &blocks[i], tensors);
+    for (int i = 0; i < blocks[end - 1].n_out; i++)
+        out[i] = tensors[i];
+}
+
+void s2s_model_forward(const struct s2s_model *model, struct s2s_tape *tape,
+                       const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    struct s2s_tensor *in[S2S_BLOCK_TENSORS] = {NULL}, *out[S2S_BLOCK_TENSORS];
+    /* whoever shares a sequence goes on with it in the same way: only here an encoder may rest */
+    const bool goes_on = fwd->cache && fwd->cache->len > 0 && batch->n_clips == 0;
+    s2s_model_run(s2s_model_prepare(model, tape, batch, fwd), goes_on ? model->n_media_blocks : 0,
+                  model->n_blocks, in, out);
+    if (fwd->cache)
+        fwd->cache->len += batch->n_tokens;
+}

@@ -1,0 +1,343 @@
+/* A model is a list of blocks: any part of it runs alone, and all of it runs for every batch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/conf/conf.h"
+#include "lib/model/salm.h"
+
+static const char encoder_config[] =
+    "{\"model_type\": \"parakeet_encoder\", \"hidden_size\": 16, \"num_hidden_layers\": 2,"
+    " \"num_attention_heads\": 2, \"intermediate_size\": 24, \"conv_kernel_size\": 3,"
+    " \"subsampling_conv_channels\": 4, \"num_mel_bins\": 8, \"subsampling_factor\": 4}";
+static const char llm_config[] =
+    "{\"model_type\": \"qwen3\", \"vocab_size\": 37, \"hidden_size\": 24, \"head_dim\": 8,"
+    " \"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"initializer_range\": 0.3, \"tie_word_embeddings\": true}";
+
+enum { T = 9, MELS = 8, MEL_FRAMES = 11, CLIP_SLOTS = 3 };
+
+static struct s2s_device *device;
+static struct s2s_conf *encoder_conf, *llm_conf;
+
+static const int32_t ids[T] = {3, 7, 30, 2, 9, 11, 4, 36, 0};
+static const int32_t labels[T] = {7, 30, -100, 9, -100, 4, 36, -100, -100};
+static const int32_t positions[T] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
+static const int32_t bounds[] = {0, 5, 9}, lens[] = {5, 3};
+static const int32_t clip_slot[] = {1}, clip_rows[] = {CLIP_SLOTS};
+static const int64_t cu_mel[] = {0, MEL_FRAMES};
+static float mel[MEL_FRAMES * MELS];
+
+static struct s2s_batch text(void)
+{
+    return (struct s2s_batch){.n_tokens = T,
+                              .n_seqs = 2,
+                              .input_ids = ids,
+                              .labels = labels,
+                              .position_ids = positions,
+                              .cu_seqlens = bounds,
+                              .seq_lens = lens,
+                              .max_seqlen = 5};
+}
+
+static struct s2s_batch speech(void)
+{
+    struct s2s_batch b = text();
+    b.n_clips = 1;
+    b.audio_slot = clip_slot;
+    b.audio_frames = clip_rows;
+    b.mel = mel;
+    b.cu_mel = cu_mel;
+    b.n_mels = MELS;
+    return b;
+}
+
+static struct s2s_model *finish(struct s2s_model *model, const char *freeze)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (freeze)
+        s2s_params_freeze(model->params, freeze);
+    if (s2s_params_finish(model->params, &err) < 0)
+        fail_msg("%s", err.text);
+    s2s_params_init(model->params, 5);
+    return model;
+}
+
+static struct s2s_model *open_salm(const char *freeze, bool batch_norm_batch)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_salm_parts parts = {
+        .encoder.conf = encoder_conf, .llm.conf = llm_conf, .batch_norm_batch = batch_norm_batch};
+    struct s2s_model *model;
+    if (s2s_salm_open(&model, device, NULL, &parts, &err) < 0)
+        fail_msg("%s", err.text);
+    return finish(model, freeze);
+}
+
+static void run_forward(const struct s2s_model *model, struct s2s_tape *tape,
+                        const struct s2s_batch *batch, struct s2s_forward *fwd)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (s2s_model_check(model, batch, &err) < 0)
+        fail_msg("%s", err.text);
+    s2s_tape_reset(tape);
+    s2s_params_zero_grads(model->params);
+    s2s_model_forward(model, tape, batch, fwd);
+}
+
+/* Gradients of the parameters whose names begin so, one after the other. */
+static float *copy_grads(const struct s2s_model *model, const char *prefix, size_t *n)
+{
+    float *all = NULL;
+    *n = 0;
+    for (size_t i = 0; i < model->params->n; i++) {
+        const struct s2s_param *p = model->params->list[i];
+        if (!p->trained || strncmp(p->name, prefix, strlen(prefix)) != 0)
+            continue;
+        all = s2s_xrealloc(all, *n + (size_t)p->numel, sizeof *all);
+        s2s_param_get_grad(p, all + *n);
+        *n += (size_t)p->numel;
+    }
+    return all;
+}
+
+/* ---- parts of the list ---- */
+
+static void every_parameter_belongs_to_one_block(void **state)
+{
+    struct s2s_model *model = open_salm(NULL, false);
+    int *owners = s2s_xcalloc(model->params->n, sizeof *owners);
+    for (int i = 0; i < model->n_blocks; i++)
+        for (size_t p = model->blocks[i].param_begin; p < model->blocks[i].param_end; p++)
+            owners[p]++;
+    for (size_t p = 0; p < model->params->n; p++)
+        assert_int_equal(owners[p], 1);
+    assert_string_equal(model->blocks[1].layer, "encoder.layers.0");
+    assert_string_equal(model->blocks[model->n_media_blocks - 1].layer, "proj");
+    assert_string_equal(model->blocks[model->n_media_blocks].layer, "llm.model.embed_tokens");
+    free(owners);
+    s2s_model_free(model);
+}
+
+/* The value of a tensor as a leaf of another tape. */
+static struct s2s_tensor *carry(struct s2s_tape *to, const struct s2s_tensor *tensor)
+{
+    float *host = s2s_xcalloc((size_t)s2s_tensor_numel(tensor) + 1, sizeof *host);
+    s2s_tensor_read(tensor, host);
+    struct s2s_tensor *leaf = s2s_tape_upload(to, S2S_F32, tensor->n_dims, tensor->shape, host);
+    free(host);
+    s2s_tape_want_grad(leaf);
+    return leaf;
+}
+
+static void carry_grad(struct s2s_tape *to, struct s2s_tensor *tensor,
+                       const struct s2s_tensor *leaf)
+{
+    bool accumulate;
+    float *host = s2s_xcalloc((size_t)s2s_tensor_numel(tensor) + 1, sizeof *host);
+    s2s_tensor_read(leaf->grad, host);
+    s2s_tensor_write(s2s_tape_grad(to, tensor, &accumulate), host);
+    assert_false(accumulate);
+    free(host);
+}
+
+/* Blocks [0, k) on one tape and the others on another one. Gives the loss. */
+static double run_cut(const struct s2s_model *model, int k, struct s2s_tape *const tapes[2],
+                      const struct s2s_batch *batch, bool recompute)
+{
+    struct s2s_forward fwd[2] = {{.seed = 0.2, .recompute = recompute},
+                                 {.seed = 0.2, .recompute = recompute}};
+    struct s2s_tensor *between[S2S_BLOCK_TENSORS], *last[S2S_BLOCK_TENSORS];
+    for (int i = 0; i < 2; i++)
+        s2s_tape_reset(tapes[i]);
+    s2s_params_zero_grads(model->params);
+    s2s_model_run(s2s_model_prepare(model, tapes[0], batch, &fwd[0]), 0, k, NULL, between);
+    struct s2s_tensor *leaf = carry(tapes[1], between[0]);
+    s2s_model_run(s2s_model_prepare(model, tapes[1], batch, &fwd[1]), k, model->n_blocks, &leaf,
+                  last);
+    assert_ptr_equal(last[0], fwd[1].output);
+    assert_null(fwd[0].loss);
+    double loss = s2s_tensor_scalar(fwd[1].loss);
+    s2s_tape_backward(tapes[1]);
+    carry_grad(tapes[0], between[0], leaf);
+    s2s_tape_backward(tapes[0]);
+    return loss;
+}
+
+static void two_parts_on_two_tapes_give_the_bits_of_the_whole(void **state)
+{
+    struct s2s_model *model = open_salm(NULL, false);
+    struct s2s_tape *tapes[2] = {s2s_tape_new(device, true), s2s_tape_new(device, true)};
+    const struct s2s_batch batch = speech();
+    struct s2s_forward fwd = {.seed = 0.2};
+    size_t n;
+    run_forward(model, tapes[0], &batch, &fwd);
+    const double loss = s2s_tensor_scalar(fwd.loss);
+    s2s_tape_backward(tapes[0]);
+    float *whole = copy_grads(model, "", &n);
+    for (int k = 1; k < model->n_blocks; k++)
+        for (int recompute = 0; recompute < 2; recompute++) {
+            assert_true(run_cut(model, k, tapes, &batch, recompute) == loss);
+            float *cut = copy_grads(model, "", &n);
+            assert_memory_equal(whole, cut, n * sizeof *whole);
+            free(cut);
+        }
+    free(whole);
+    s2s_tape_free(tapes[0]);
+    s2s_tape_free(tapes[1]);
+    s2s_model_free(model);
+}
+
+/* ---- every batch runs everything ---- */
+
+enum { MAX_NODES = 1024 };
+
+static struct {
+    void (*backward)(struct s2s_tape *, struct s2s_node *);
+    const struct s2s_node *node;
+} nodes[MAX_NODES];
+static int n_nodes, n_run;
+static char run_names[MAX_NODES][64];
+
+static void noted_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    snprintf(run_names[n_run++], sizeof run_names[0], "%.40s %.20s", node->layer, node->op);
+    for (int i = 0; i < n_nodes; i++)
+        if (nodes[i].node == node)
+            nodes[i].backward(tape, node);
+}
+
+/* Names of the operations that run in the backward of a batch, in their order; gives: free. */
+static char *backward_of(struct s2s_model *model, const struct s2s_batch *batch, bool recompute)
+{
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    struct s2s_forward fwd = {.seed = 0.2, .recompute = recompute};
+    struct s2s_buf names = S2S_BUF_INIT;
+    run_forward(model, tape, batch, &fwd);
+    n_nodes = n_run = 0;
+    for (struct s2s_node *node = tape->first; node; node = node->next) {
+        assert_true(n_nodes < MAX_NODES);
+        nodes[n_nodes].node = node;
+        nodes[n_nodes++].backward = node->backward;
+        node->backward = noted_backward;
+    }
+    s2s_tape_backward(tape);
+    for (int i = 0; i < n_run; i++)
+        s2s_buf_printf(&names, "%s\n", run_names[i]);
+    s2s_tape_free(tape);
+    return names.data;
+}
+
+static void a_batch_without_clips_runs_the_same_operations_in_its_backward(void **state)
+{
+    const struct s2s_batch with = speech(), without = text();
+    for (int i = 0; i < 4; i++) {
+        struct s2s_model *model = open_salm(NULL, i & 1);
+        char *names[] = {backward_of(model, &with, i & 2), backward_of(model, &without, i & 2)};
+        assert_non_null(strstr(names[0], "encoder.layers.1"));
+        assert_string_equal(names[0], names[1]);
+        free(names[0]);
+        free(names[1]);
+        s2s_model_free(model);
+    }
+}
+
+static void a_batch_without_clips_has_the_bits_of_the_llm_alone(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_model_options options = {.conf = llm_conf, .prefix = "llm."};
+    struct s2s_model *alone, *model = open_salm(NULL, true);
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    const struct s2s_batch batch = text();
+    struct s2s_forward fwd = {.seed = 0.2};
+    size_t n, m;
+    assert_int_equal(s2s_model_open(&alone, device, NULL, NULL, &options, &err), 0);
+    finish(alone, NULL);
+    run_forward(alone, tape, &batch, &fwd);
+    const double loss = s2s_tensor_scalar(fwd.loss);
+    s2s_tape_backward(tape);
+    float *want = copy_grads(alone, "llm.", &n);
+    struct s2s_param *mean =
+        s2s_params_find(model->params, "encoder.layers.0.conv.norm.running_mean");
+    float before[16], after[16];
+    s2s_param_get(mean, before);
+    fwd = (struct s2s_forward){.seed = 0.2};
+    run_forward(model, tape, &batch, &fwd);
+    assert_true(s2s_tensor_scalar(fwd.loss) == loss);
+    s2s_tape_backward(tape);
+    float *have = copy_grads(model, "llm.", &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(want, have, n * sizeof *want);
+    free(have);
+    /* what saw nothing learns nothing: zeros, not even negative ones */
+    have = copy_grads(model, "encoder.", &n);
+    want = s2s_xrealloc(want, n, sizeof *want);
+    memset(want, 0, n * sizeof *want);
+    assert_memory_equal(want, have, n * sizeof *want);
+    s2s_param_get(mean, after);
+    assert_memory_equal(before, after, sizeof before);
+    free(want);
+    free(have);
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+    s2s_model_free(alone);
+}
+
+static void a_batch_of_nothing_runs(void **state)
+{
+    struct s2s_model *model = open_salm(NULL, false);
+    const int32_t none[1] = {0};
+    const struct s2s_batch batch = {
+        .input_ids = none, .labels = none, .position_ids = none, .cu_seqlens = none};
+    for (int recording = 0; recording < 2; recording++) {
+        struct s2s_tape *tape = s2s_tape_new(device, recording);
+        struct s2s_forward fwd = {.seed = 0.2, .want_hits = true};
+        run_forward(model, tape, &batch, &fwd);
+        assert_true(s2s_tensor_scalar(fwd.loss) == 0);
+        assert_true(s2s_tensor_scalar(fwd.hits) == 0);
+        if (recording)
+            s2s_tape_backward(tape);
+        s2s_tape_free(tape);
+    }
+    s2s_model_free(model);
+}
+
+/* ---- the run ---- */
+
+static int set_up(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    for (int i = 0; i < MEL_FRAMES * MELS; i++)
+        mel[i] = (float)(i * 37 % 19) / 9 - 1;
+    if (s2s_conf_parse(&encoder_conf, encoder_config, strlen(encoder_config), "encoder",
+                       S2S_CONF_JSON, &err) < 0 ||
+        s2s_conf_parse(&llm_conf, llm_config, strlen(llm_config), "llm", S2S_CONF_JSON, &err) < 0)
+        return -1;
+    return s2s_device_open(&device, "cpu", &err);
+}
+
+static int tear_down(void **state)
+{
+    s2s_conf_free(encoder_conf);
+    s2s_conf_free(llm_conf);
+    s2s_device_close(device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_parameter_belongs_to_one_block),
+        cmocka_unit_test(two_parts_on_two_tapes_give_the_bits_of_the_whole),
+        cmocka_unit_test(a_batch_without_clips_runs_the_same_operations_in_its_backward),
+        cmocka_unit_test(a_batch_without_clips_has_the_bits_of_the_llm_alone),
+        cmocka_unit_test(a_batch_of_nothing_runs),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

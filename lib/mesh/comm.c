@@ -47,7 +47,7 @@ void mesh_comm_free(struct s2s_comm *comm)
     if (!comm)
         return;
     comm->backend->free(comm);
-    free(comm->groups);
+    mesh_groups_free(comm->groups);
     free(comm->scratch);
     free(comm->world_ranks);
     free(comm->name);
@@ -185,21 +185,30 @@ void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_
     free(len);
 }
 
+void s2s_comm_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n)
+{
+    int64_t sent = 0;
+    for (int i = 0; i < n; i++) {
+        if (list[i].peer < 0 || list[i].peer >= comm->size)
+            S2S_BUG("a message for rank %d of %s, which has %d", list[i].peer, comm->name,
+                    comm->size);
+        int64_t len = bytes_of(list[i].n, list[i].dtype);
+        sent += list[i].send && list[i].peer != comm->rank ? len : 0;
+    }
+    mesh_enter(comm, "exchange", sent);
+    comm->backend->exchange(comm, list, n);
+    mesh_leave(comm);
+    comm->sent_bytes += sent;
+}
+
 void s2s_comm_send(struct s2s_comm *comm, const void *buf, int64_t n, enum s2s_dtype dtype, int to)
 {
-    const int64_t len = bytes_of(n, dtype);
-    mesh_enter(comm, "send", len);
-    comm->backend->send(comm, buf, len, to);
-    mesh_leave(comm);
-    comm->sent_bytes += len;
+    s2s_comm_exchange(comm, &(struct s2s_transfer){(void *)buf, n, dtype, to, true}, 1);
 }
 
 void s2s_comm_recv(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int from)
 {
-    const int64_t len = bytes_of(n, dtype);
-    mesh_enter(comm, "receive", len);
-    comm->backend->recv(comm, buf, len, from);
-    mesh_leave(comm);
+    s2s_comm_exchange(comm, &(struct s2s_transfer){buf, n, dtype, from, false}, 1);
 }
 
 static void barrier(struct s2s_comm *comm, const char *op)
@@ -238,51 +247,4 @@ struct s2s_buf *s2s_comm_gather_bufs(struct s2s_comm *comm, const struct s2s_buf
     free(all);
     free(lens);
     return bufs;
-}
-
-/* ---- the table that lib/tensor calls ---- */
-
-static void group_all_reduce(const struct s2s_group *group, void *buf, int64_t n,
-                             enum s2s_dtype dtype, enum s2s_group_op op)
-{
-    s2s_comm_all_reduce(group->impl, buf, n, dtype, op);
-}
-
-static void group_all_gather(const struct s2s_group *group, void *recv, const void *send, int64_t n,
-                             enum s2s_dtype dtype)
-{
-    s2s_comm_all_gather(group->impl, recv, send, n, dtype);
-}
-
-static void group_reduce_scatter(const struct s2s_group *group, void *recv, const void *send,
-                                 int64_t n, enum s2s_dtype dtype)
-{
-    int64_t *counts = s2s_xcalloc((size_t)group->size, sizeof *counts);
-    for (int r = 0; r < group->size; r++)
-        counts[r] = n;
-    s2s_comm_reduce_scatter(group->impl, recv, send, counts, dtype);
-    free(counts);
-}
-
-static void group_all_to_all(const struct s2s_group *group, void *recv, const int64_t *recv_counts,
-                             const void *send, const int64_t *send_counts, enum s2s_dtype dtype)
-{
-    s2s_comm_all_to_all(group->impl, recv, recv_counts, send, send_counts, dtype);
-}
-
-static const struct s2s_group_ops group_ops = {
-    .all_reduce = group_all_reduce,
-    .all_gather = group_all_gather,
-    .reduce_scatter = group_reduce_scatter,
-    .all_to_all = group_all_to_all,
-};
-
-const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis)
-{
-    if (!comm->groups) {
-        comm->groups = s2s_xcalloc(1, sizeof *comm->groups);
-        *comm->groups = (struct s2s_group){
-            .axis = axis, .size = comm->size, .rank = comm->rank, .ops = &group_ops, .impl = comm};
-    }
-    return comm->groups;
 }

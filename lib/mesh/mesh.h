@@ -126,8 +126,13 @@ const char *s2s_comm_name(const struct s2s_comm *comm); /* "main/dp" */
 /* Bytes this rank handed to others, as the collectives' formulas count them. */
 int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm);
 
-/* As lib/tensor wants it; lent until the mesh is closed. axis is kept. */
-const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis);
+/*
+ * As lib/tensor wants it, on the memory of the CPU table, which is host memory: an operation first
+ * waits for the queue by `sync` (the table's own; NULL: the queue is never behind), and is complete
+ * when it returns, started ones too. axis is kept. Lent until the mesh is closed.
+ */
+const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
+                                       void (*sync)(struct s2s_queue *queue));
 
 /* Collective over comm, in the same order on all its ranks. Counts are elements. */
 
@@ -150,7 +155,10 @@ void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dt
 /* counts [size] each way; parts one after the other */
 void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_counts,
                          const void *send, const int64_t *send_counts, enum s2s_dtype dtype);
-/* Sending waits until the receiver took it. */
+/* All messages posted together: see exchange in par.h. */
+void s2s_comm_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n);
+/* Exchanges of one message. Two ranks that both send first wait for each other: let them exchange.
+ */
 void s2s_comm_send(struct s2s_comm *comm, const void *buf, int64_t n, enum s2s_dtype dtype, int to);
 void s2s_comm_recv(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int from);
 void s2s_comm_barrier(struct s2s_comm *comm);

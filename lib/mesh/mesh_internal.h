@@ -10,6 +10,7 @@
 #include "lib/mesh/mesh.h"
 
 struct mesh_slot;
+struct mesh_group;
 
 /*
  * What a backend offers: bytes, already checked, sizes above 1. A second backend is a second table.
@@ -26,8 +27,7 @@ struct mesh_backend {
     void (*broadcast)(struct s2s_comm *comm, char *buf, int64_t len_bytes, int root);
     void (*all_to_all)(struct s2s_comm *comm, char *recv, const int64_t *recv_bytes,
                        const char *send, const int64_t *send_bytes);
-    void (*send)(struct s2s_comm *comm, const char *buf, int64_t len_bytes, int to);
-    void (*recv)(struct s2s_comm *comm, char *buf, int64_t len_bytes, int from);
+    void (*exchange)(struct s2s_comm *comm, const struct s2s_transfer *list, int n);
     void (*barrier)(struct s2s_comm *comm);
     /* a communicator of these world ranks, called by all of them; sets impl */
     void (*split)(struct s2s_comm *comm, const int *world_ranks, int n);
@@ -48,7 +48,7 @@ struct s2s_comm {
     char *scratch;
     size_t scratch_bytes;
     int64_t sent_bytes;
-    struct s2s_group *groups; /* handed to lib/tensor */
+    struct mesh_group *groups; /* handed to lib/tensor */
 };
 
 struct s2s_grid {
@@ -114,6 +114,7 @@ struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const in
 struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                 int n);
 void mesh_comm_free(struct s2s_comm *comm);
+void mesh_groups_free(struct mesh_group *groups);
 void mesh_meet(struct s2s_mesh *mesh, const char *what); /* waits until all ranks have come */
 void *mesh_scratch(struct s2s_comm *comm, size_t bytes);
 

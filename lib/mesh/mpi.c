@@ -15,6 +15,7 @@ enum {
     PIECE = 2 << 20,       /* of a reduction, all ranks' chunks together */
     SMALL = 32 << 10,      /* below this everybody gets everything and adds it up */
     MESSAGE = 1 << 30,     /* MPI counts are int */
+    EXCHANGE_TAG = 1,      /* other messages between two ranks have tag 0 */
     GATHER_WHOLE = 4 << 20 /* a gathered buffer that MPI's own collective may have */
 };
 
@@ -103,9 +104,9 @@ static void mpi_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s
 }
 
 /* All pairs at once; each side knows both lengths. */
-static void exchange(struct s2s_comm *comm, const char *op, char *recv, const int64_t *recv_at,
-                     const int64_t *recv_len, const char *send, const int64_t *send_at,
-                     const int64_t *send_len)
+static void all_pairs(struct s2s_comm *comm, const char *op, char *recv, const int64_t *recv_at,
+                      const int64_t *recv_len, const char *send, const int64_t *send_at,
+                      const int64_t *send_len)
 {
     size_t n = 0, cap = 0;
     MPI_Request *requests = NULL;
@@ -167,7 +168,7 @@ static void mpi_all_gather(struct s2s_comm *comm, char *recv, const char *send, 
     } else {
         for (int r = 0; r < comm->size; r++)
             send_len[r] = len[comm->rank];
-        exchange(comm, "all_gather", recv, at, len, send, send_at, send_len);
+        all_pairs(comm, "all_gather", recv, at, len, send, send_at, send_len);
     }
     free(at);
 }
@@ -182,7 +183,7 @@ static void mpi_all_to_all(struct s2s_comm *comm, char *recv, const int64_t *rec
     if (send_bytes[comm->rank] > 0)
         memcpy(recv + recv_at[comm->rank], send + send_at[comm->rank],
                (size_t)send_bytes[comm->rank]);
-    exchange(comm, "all_to_all", recv, recv_at, recv_bytes, send, send_at, send_bytes);
+    all_pairs(comm, "all_to_all", recv, recv_at, recv_bytes, send, send_at, send_bytes);
     free(recv_at);
 }
 
@@ -215,7 +216,7 @@ static void mpi_reduce_scatter(struct s2s_comm *comm, char *recv, const char *se
             recv_len[r] = mine * item;
         if (mine > 0)
             memcpy(parts + recv_at[comm->rank], send + send_at[comm->rank], (size_t)(mine * item));
-        exchange(comm, "reduce_scatter", parts, recv_at, recv_len, send, send_at, send_len);
+        all_pairs(comm, "reduce_scatter", parts, recv_at, recv_len, send, send_at, send_len);
         if (mine > 0)
             mesh_combine(recv + begin * item, parts, comm->size, step, mine, dtype, S2S_GROUP_SUM);
     }
@@ -230,28 +231,60 @@ static void mpi_broadcast(struct s2s_comm *comm, char *buf, int64_t len, int roo
                         handle(comm)));
 }
 
-static void mpi_send(struct s2s_comm *comm, const char *buf, int64_t len, int to)
+/* One part of a message; MPI keeps those between two ranks, of one tag, in order. */
+static void post(struct s2s_comm *comm, const struct s2s_transfer *t, int64_t at, int64_t len,
+                 MPI_Request *request)
 {
-    int64_t at = 0;
-    do {
-        int n = (int)(len - at < MESSAGE ? len - at : MESSAGE);
-        check(comm, "send", MPI_Ssend(buf + at, n, MPI_BYTE, to, 1, handle(comm)));
-        at += n;
-    } while (at < len);
+    char *buf = (char *)t->buf + at;
+    check(comm, "exchange",
+          t->send
+              ? MPI_Isend(buf, (int)len, MPI_BYTE, t->peer, EXCHANGE_TAG, handle(comm), request)
+              : MPI_Irecv(buf, (int)len, MPI_BYTE, t->peer, EXCHANGE_TAG, handle(comm), request));
 }
 
-static void mpi_recv(struct s2s_comm *comm, char *buf, int64_t len, int from)
+/* Waits for a part, and holds what came against what was expected. */
+static void finish(struct s2s_comm *comm, const struct s2s_transfer *t, int64_t len,
+                   MPI_Request *request)
 {
-    int64_t at = 0;
-    do {
-        MPI_Status status;
-        int n = (int)(len - at < MESSAGE ? len - at : MESSAGE), got = 0;
-        check(comm, "receive", MPI_Recv(buf + at, n, MPI_BYTE, from, 1, handle(comm), &status));
-        MPI_Get_count(&status, MPI_BYTE, &got);
-        if (got != n)
-            mesh_fail_op(comm, "receive", "expected %d bytes from rank %d, found %d", n, from, got);
-        at += n;
-    } while (at < len);
+    MPI_Status status;
+    int got = 0, code = MPI_Wait(request, &status), class = MPI_SUCCESS;
+    if (code != MPI_SUCCESS)
+        MPI_Error_class(code, &class);
+    if (class == MPI_ERR_TRUNCATE)
+        mesh_fail_op(comm, "exchange", "expected %lld bytes from rank %d, found more",
+                     (long long)len, comm->world_ranks[t->peer]);
+    check(comm, "exchange", code);
+    if (t->send)
+        return;
+    MPI_Get_count(&status, MPI_BYTE, &got);
+    if (got != len)
+        mesh_fail_op(comm, "exchange", "expected %lld bytes from rank %d, found %d", (long long)len,
+                     comm->world_ranks[t->peer], got);
+}
+
+/* Everything is posted before anything is waited for. A message of no bytes is one, too. */
+static void mpi_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n)
+{
+    struct part {
+        const struct s2s_transfer *transfer;
+        int64_t len;
+        MPI_Request request;
+    } *parts = NULL;
+    size_t n_parts = 0, cap = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t bytes = list[i].n * (int64_t)s2s_dtype_size(list[i].dtype);
+        int64_t at = 0;
+        do {
+            int64_t len = bytes - at < MESSAGE ? bytes - at : MESSAGE;
+            s2s_grow(&parts, n_parts, &cap, sizeof *parts);
+            parts[n_parts] = (struct part){.transfer = &list[i], .len = len};
+            post(comm, &list[i], at, len, &parts[n_parts++].request);
+            at += len;
+        } while (at < bytes);
+    }
+    for (size_t i = 0; i < n_parts; i++)
+        finish(comm, parts[i].transfer, parts[i].len, &parts[i].request);
+    free(parts);
 }
 
 static void mpi_barrier(struct s2s_comm *comm)
@@ -337,8 +370,7 @@ static const struct mesh_backend backend = {
     .reduce_scatter = mpi_reduce_scatter,
     .broadcast = mpi_broadcast,
     .all_to_all = mpi_all_to_all,
-    .send = mpi_send,
-    .recv = mpi_recv,
+    .exchange = mpi_exchange,
     .barrier = mpi_barrier,
     .split = mpi_split,
     .free = mpi_free,

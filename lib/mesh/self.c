@@ -7,7 +7,7 @@
 
 struct letter {
     struct letter *next;
-    int64_t len_bytes;
+    size_t len_bytes;
     char bytes[];
 };
 
@@ -19,31 +19,41 @@ static void self_split(struct s2s_comm *comm, const int *world_ranks, int n)
 }
 
 /* A message to oneself waits in a list until it is received. */
-static void self_send(struct s2s_comm *comm, const char *buf, int64_t len_bytes, int to)
+static void put(struct s2s_comm *comm, const struct s2s_transfer *t)
 {
-    if (to != 0)
-        S2S_BUG("send to rank %d of %s, which has 1", to, comm->name);
-    struct letter *letter = s2s_xmalloc(sizeof *letter + (size_t)len_bytes);
+    const size_t len = (size_t)t->n * s2s_dtype_size(t->dtype);
+    struct letter *letter = s2s_xmalloc(sizeof *letter + len);
     letter->next = NULL;
-    letter->len_bytes = len_bytes;
-    if (len_bytes > 0)
-        memcpy(letter->bytes, buf, (size_t)len_bytes);
+    letter->len_bytes = len;
+    if (len > 0)
+        memcpy(letter->bytes, t->buf, len);
     struct letter **last = (struct letter **)&comm->impl;
     while (*last)
         last = &(*last)->next;
     *last = letter;
 }
 
-static void self_recv(struct s2s_comm *comm, char *buf, int64_t len_bytes, int from)
+static void take(struct s2s_comm *comm, const struct s2s_transfer *t)
 {
+    const size_t len = (size_t)t->n * s2s_dtype_size(t->dtype);
     struct letter *letter = comm->impl;
-    if (from != 0 || !letter || letter->len_bytes != len_bytes)
-        S2S_BUG("receive of %lld bytes from rank %d of %s, which sent none", (long long)len_bytes,
-                from, comm->name);
-    if (len_bytes > 0)
-        memcpy(buf, letter->bytes, (size_t)len_bytes);
+    if (!letter || letter->len_bytes != len)
+        S2S_BUG("%s waits for a message of %zu bytes to itself, which it did not send", comm->name,
+                len);
+    if (len > 0)
+        memcpy(t->buf, letter->bytes, len);
     comm->impl = letter->next;
     free(letter);
+}
+
+static void self_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i].send)
+            put(comm, &list[i]);
+    for (int i = 0; i < n; i++)
+        if (!list[i].send)
+            take(comm, &list[i]);
 }
 
 static void self_free(struct s2s_comm *comm)
@@ -62,8 +72,7 @@ static _Noreturn void self_abort(int status)
 
 const struct mesh_backend mesh_backend_self = {
     .name = "self",
-    .send = self_send,
-    .recv = self_recv,
+    .exchange = self_exchange,
     .split = self_split,
     .free = self_free,
     .abort = self_abort,

@@ -12,6 +12,8 @@
 
 #include "lib/base/dtype.h"
 
+struct s2s_queue;
+
 /* What ranks are laid out along: the axes of a grid, and of the cuts of a parameter. In a grid of
  * experts the axis tp is Megatron's etp, and cp is 1. */
 enum s2s_axis {
@@ -36,20 +38,60 @@ struct s2s_group {
     void *impl; /* of who filled it in */
 };
 
-/* Collective over the group, on device memory, in the order of the calls. A failure ends the job
- * (mesh names rank, step and operation), so nothing is returned. Counts are elements. */
+/* One message of an exchange. */
+struct s2s_transfer {
+    void *buf; /* [n], read when it is sent, written when it is received */
+    int64_t n;
+    enum s2s_dtype dtype;
+    int peer;  /* rank within the group; may be one's own */
+    bool send; /* to the peer; else from it */
+};
+
+/*
+ * Collective over the group, in the same order on all its ranks. Buffers are device memory, counts
+ * are elements and may be 0. An operation comes after what was issued to the queue before it, and
+ * what is issued to the queue after it sees its result; the caller does not wait for that. A
+ * failure ends the job (mesh names rank, step and operation), so nothing is returned.
+ *
+ * A started operation may run beside later work of the queue. Its buffers are its own until wait,
+ * which orders the queue's later work after it; each ticket is waited for once, in any order.
+ */
 struct s2s_group_ops {
-    void (*all_reduce)(const struct s2s_group *group, void *buf, int64_t n, enum s2s_dtype dtype,
-                       enum s2s_group_op op);
-    /* recv [size * n] */
-    void (*all_gather)(const struct s2s_group *group, void *recv, const void *send, int64_t n,
+    /* Name of the kernel table ("cpu") whose memory the buffers are: a group for tensors. What is
+     * no tensor (control data in host memory) goes through mesh's communicators instead. */
+    const char *memory;
+    /* in place */
+    void (*all_reduce)(const struct s2s_group *group, struct s2s_queue *queue, void *buf, int64_t n,
+                       enum s2s_dtype dtype, enum s2s_group_op op);
+    /* recv [size * n]; send may be its place in recv */
+    void (*all_gather)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                       const void *send, int64_t n, enum s2s_dtype dtype);
+    /* counts [size], the same on all ranks; parts stand one after the other in recv */
+    void (*all_gatherv)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                        const void *send, const int64_t *counts, enum s2s_dtype dtype);
+    /* send [size * n], recv [n]: the sum of everybody's part for this rank */
+    void (*reduce_scatter)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                           const void *send, int64_t n, enum s2s_dtype dtype);
+    /* counts [size] each way; parts one after the other */
+    void (*all_to_all)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                       const int64_t *recv_counts, const void *send, const int64_t *send_counts,
                        enum s2s_dtype dtype);
-    /* send [size * n], recv [n] */
-    void (*reduce_scatter)(const struct s2s_group *group, void *recv, const void *send, int64_t n,
-                           enum s2s_dtype dtype);
-    /* counts and offsets [size] each way, in elements */
-    void (*all_to_all)(const struct s2s_group *group, void *recv, const int64_t *recv_counts,
-                       const void *send, const int64_t *send_counts, enum s2s_dtype dtype);
+    void (*broadcast)(const struct s2s_group *group, struct s2s_queue *queue, void *buf, int64_t n,
+                      enum s2s_dtype dtype, int root);
+    /* Of the ranks named in each other's lists alone. All messages are posted together, so ranks
+     * that send to each other do not block each other; between two ranks, the messages one way are
+     * received in the order in which they were sent. A length that differs is a failure. */
+    void (*exchange)(const struct s2s_group *group, struct s2s_queue *queue,
+                     const struct s2s_transfer *list, int n);
+
+    /* As above; each returns its ticket, above 0. */
+    int64_t (*start_all_reduce)(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
+                                int64_t n, enum s2s_dtype dtype, enum s2s_group_op op);
+    int64_t (*start_all_gather)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                                const void *send, int64_t n, enum s2s_dtype dtype);
+    int64_t (*start_reduce_scatter)(const struct s2s_group *group, struct s2s_queue *queue,
+                                    void *recv, const void *send, int64_t n, enum s2s_dtype dtype);
+    void (*wait)(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
 };
 
 /* What a layer is built for. All NULL is one process. */

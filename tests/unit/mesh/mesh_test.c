@@ -1,16 +1,5 @@
 /* Groups against Megatron's, one process, and (started again under mpirun) four ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "lib/base/base.h"
-#include "lib/mesh/mesh.h"
+#include "launch.h"
 
 /* ---- groups ---- */
 
@@ -88,16 +77,6 @@ static void one_process_is_a_mesh_of_one(void **state)
 }
 
 /* ---- four ranks: this program again, under mpirun ---- */
-
-static int bad;
-
-static void expect(int truth, const char *what)
-{
-    if (!truth) {
-        fprintf(stderr, "rank test failed: %s\n", what);
-        bad = 1;
-    }
-}
 
 static void reduce_sizes(struct s2s_comm *comm)
 {
@@ -193,18 +172,6 @@ static void failures_are_shared(struct s2s_mesh *mesh)
     expect(rc == S2S_E_TRUNCATED && strcmp(err.text, "[rank 2]: record 2") == 0, "one failure");
 }
 
-static struct s2s_grid *two_by_two(struct s2s_mesh *mesh)
-{
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    spec.size[S2S_AXIS_TP] = 2;
-    spec.size[S2S_AXIS_DP] = 2;
-    struct s2s_grid *grid = NULL;
-    expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == 0, "grid");
-    expect(s2s_mesh_add_grid(&grid, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
-    return grid;
-}
-
 /* Ranks 0 and 3 ask for tp first, 1 and 2 for dp. */
 static void ask_in_another_order(struct s2s_mesh *mesh)
 {
@@ -264,7 +231,9 @@ static int child(const char *what)
         return 0;
     }
     reduce_sizes(world);
-    struct s2s_grid *grid = two_by_two(mesh);
+    struct s2s_grid *grid = two_by_two(mesh), *again;
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    expect(s2s_mesh_add_grid(&again, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
     shared_communicators(mesh, grid);
     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     int32_t sum = s2s_mesh_rank(mesh);
@@ -278,91 +247,41 @@ static int child(const char *what)
     return bad;
 }
 
-static char self[4096];
-
-static int launch(const char *what, struct s2s_buf *said)
-{
-    /* what the MPI library keeps to its end is not ours to free */
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 0);
-    char *command = s2s_xasprintf("timeout -k 5 60 mpirun --allow-run-as-root --oversubscribe "
-                                  "--bind-to none -n 4 '%s' --child '%s' 2>&1",
-                                  self, what);
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    char line[2048];
-    while (fgets(line, sizeof line, pipe))
-        s2s_buf_puts(said, line);
-    s2s_buf_putc(said, ' ');
-    free(command);
-    return pclose(pipe);
-}
-
 static void collectives_of_four_ranks(void **state)
 {
     (void)state;
-    struct s2s_buf said = S2S_BUF_INIT;
-    int status = launch("ok", &said);
-    if (status != 0)
-        fprintf(stderr, "%s", said.data);
-    assert_int_equal(status, 0);
-    s2s_buf_release(&said);
+    launch_well(4, "ok");
 }
 
 static void groups_asked_for_in_another_order_do_not_deadlock(void **state)
 {
     (void)state;
-    struct s2s_buf said = S2S_BUF_INIT;
-    double start_s = s2s_now_s();
-    int status = launch("order", &said);
-    if (status != 0)
-        fprintf(stderr, "%s", said.data);
-    assert_int_equal(status, 0);
-    assert_true(s2s_now_s() - start_s < 20);
-    s2s_buf_release(&said);
+    launch_well(4, "order");
 }
 
 static void a_rank_that_adds_no_grid_is_named(void **state)
 {
     (void)state;
-    struct s2s_buf said = S2S_BUF_INIT;
-    double start_s = s2s_now_s();
-    assert_int_not_equal(launch("no grid", &said), 0);
-    assert_true(s2s_now_s() - start_s < 20);
-    assert_non_null(strstr(said.data, "new grid over world"));
-    assert_non_null(strstr(said.data, "missing: rank 1 (pid "));
-    s2s_buf_release(&said);
+    launch_badly(4, "no grid", SAYS("new grid over world", "missing: rank 1 (pid "));
 }
 
 static void a_rank_that_does_not_come_is_named(void **state)
 {
     (void)state;
-    struct s2s_buf said = S2S_BUF_INIT;
-    double start_s = s2s_now_s();
-    assert_int_not_equal(launch("stop", &said), 0);
-    assert_true(s2s_now_s() - start_s < 10);
-    assert_non_null(strstr(said.data, "barrier over world"));
-    assert_non_null(strstr(said.data, "missing: rank 1 (pid "));
-    assert_non_null(strstr(said.data, "step 12, forward"));
-    s2s_buf_release(&said);
+    launch_badly(4, "stop",
+                 SAYS("barrier over world", "missing: rank 1 (pid ", "step 12, forward"));
 }
 
 static void a_rank_that_died_ends_the_job(void **state)
 {
     (void)state;
-    struct s2s_buf said = S2S_BUF_INIT;
-    double start_s = s2s_now_s();
-    assert_int_not_equal(launch("die", &said), 0);
-    assert_true(s2s_now_s() - start_s < 10);
-    s2s_buf_release(&said);
+    launch_badly(4, "die", SAYS(""));
 }
 
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--child") == 0)
         return child(argv[2]);
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len <= 0)
-        return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_follow_megatron),
         cmocka_unit_test(order_and_sizes_are_checked),

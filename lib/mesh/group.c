@@ -1,0 +1,154 @@
+/* The table that lib/tensor calls: communicators on the memory of the CPU table, after its queue.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/mesh/mesh_internal.h"
+
+struct mesh_group {
+    struct s2s_group group;
+    void (*sync)(struct s2s_queue *queue);
+    struct mesh_group *next;
+    int64_t n_started;
+    int64_t *open; /* tickets not waited for yet */
+    size_t n_open, cap_open;
+};
+
+/* The group's communicator, once the queue has done what was issued before. */
+static struct s2s_comm *after(const struct s2s_group *group, struct s2s_queue *queue)
+{
+    const struct mesh_group *g = (const struct mesh_group *)group;
+    if (g->sync)
+        g->sync(queue);
+    return group->impl;
+}
+
+static void group_all_reduce(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
+                             int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    s2s_comm_all_reduce(after(group, queue), buf, n, dtype, op);
+}
+
+static void group_all_gather(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                             const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    s2s_comm_all_gather(after(group, queue), recv, send, n, dtype);
+}
+
+static void group_all_gatherv(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                              const void *send, const int64_t *counts, enum s2s_dtype dtype)
+{
+    s2s_comm_all_gatherv(after(group, queue), recv, send, counts, dtype);
+}
+
+static void group_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                                 const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    int64_t *counts = s2s_xcalloc((size_t)group->size, sizeof *counts);
+    for (int r = 0; r < group->size; r++)
+        counts[r] = n;
+    s2s_comm_reduce_scatter(after(group, queue), recv, send, counts, dtype);
+    free(counts);
+}
+
+static void group_all_to_all(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                             const int64_t *recv_counts, const void *send,
+                             const int64_t *send_counts, enum s2s_dtype dtype)
+{
+    s2s_comm_all_to_all(after(group, queue), recv, recv_counts, send, send_counts, dtype);
+}
+
+static void group_broadcast(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
+                            int64_t n, enum s2s_dtype dtype, int root)
+{
+    s2s_comm_broadcast(after(group, queue), buf, n, dtype, root);
+}
+
+static void group_exchange(const struct s2s_group *group, struct s2s_queue *queue,
+                           const struct s2s_transfer *list, int n)
+{
+    s2s_comm_exchange(after(group, queue), list, n);
+}
+
+/* ---- started ones: complete at once; tickets are kept so that a wrong one is found ---- */
+
+static int64_t new_ticket(const struct s2s_group *group)
+{
+    struct mesh_group *g = (struct mesh_group *)group;
+    s2s_grow(&g->open, g->n_open, &g->cap_open, sizeof *g->open);
+    return g->open[g->n_open++] = ++g->n_started;
+}
+
+static int64_t start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
+                                int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    group_all_reduce(group, queue, buf, n, dtype, op);
+    return new_ticket(group);
+}
+
+static int64_t start_all_gather(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
+                                const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    group_all_gather(group, queue, recv, send, n, dtype);
+    return new_ticket(group);
+}
+
+static int64_t start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
+                                    void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    group_reduce_scatter(group, queue, recv, send, n, dtype);
+    return new_ticket(group);
+}
+
+static void group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket)
+{
+    struct mesh_group *g = (struct mesh_group *)group;
+    (void)queue;
+    size_t i = 0;
+    while (i < g->n_open && g->open[i] != ticket)
+        i++;
+    if (i == g->n_open)
+        S2S_BUG("ticket %lld of group %s was not given, or was waited for", (long long)ticket,
+                group->axis);
+    g->open[i] = g->open[--g->n_open];
+}
+
+static const struct s2s_group_ops ops = {
+    .memory = "cpu",
+    .all_reduce = group_all_reduce,
+    .all_gather = group_all_gather,
+    .all_gatherv = group_all_gatherv,
+    .reduce_scatter = group_reduce_scatter,
+    .all_to_all = group_all_to_all,
+    .broadcast = group_broadcast,
+    .exchange = group_exchange,
+    .start_all_reduce = start_all_reduce,
+    .start_all_gather = start_all_gather,
+    .start_reduce_scatter = start_reduce_scatter,
+    .wait = group_wait,
+};
+
+const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
+                                       void (*sync)(struct s2s_queue *queue))
+{
+    for (struct mesh_group *g = comm->groups; g; g = g->next)
+        if (strcmp(g->group.axis, axis) == 0 && g->sync == sync)
+            return &g->group;
+    struct mesh_group *g = s2s_xcalloc(1, sizeof *g);
+    *g = (struct mesh_group){
+        .group = {.axis = axis, .size = comm->size, .rank = comm->rank, .ops = &ops, .impl = comm},
+        .sync = sync,
+        .next = comm->groups};
+    comm->groups = g;
+    return &g->group;
+}
+
+void mesh_groups_free(struct mesh_group *groups)
+{
+    while (groups) {
+        struct mesh_group *next = groups->next;
+        free(groups->open);
+        free(groups);
+        groups = next;
+    }
+}

@@ -28,7 +28,7 @@ static int64_t max_len(const int32_t *cu, int64_t n)
 }
 
 /* o [n_q, n_heads dim] and lse [n_q, n_heads] in double */
-static void reference(const struct problem *p, const double *q, const double *k, const double *v,
+static void reference(const struct problem *p, const double *q, const double *key, const double *v,
                       double scale, double *o, double *lse)
 {
     const int64_t d = p->dim, wq = p->n_heads * d, wk = p->n_kv_heads * d;
@@ -43,7 +43,7 @@ static void reference(const struct problem *p, const double *q, const double *k,
                 for (int64_t j = p->cu_k[b]; j < end; j++) {
                     double dot = 0;
                     for (int64_t c = 0; c < d; c++)
-                        dot += q[i * wq + h * d + c] * k[j * wk + kv * d + c];
+                        dot += q[i * wq + h * d + c] * key[j * wk + kv * d + c];
                     s[j - p->cu_k[b]] = dot * scale;
                     max = fmax(max, dot * scale);
                 }
@@ -73,7 +73,6 @@ struct run {
     const struct problem *p;
     int64_t n[3], width[3];
     float *x[6], *g[3];
-    struct s2s_k_attention args;
 };
 
 static void set_up(struct run *r, const struct problem *p)
@@ -90,33 +89,40 @@ static void set_up(struct run *r, const struct problem *p)
     r->x[3] = values(n_q, r->width[0], r->width[0], 4);
     r->x[4] = values(n_q, r->width[0], r->width[0], 5);
     r->x[5] = values(n_q, p->n_heads, p->n_heads, 6);
-    r->args = (struct s2s_k_attention){.q = mat(r->x[0], r->width[0]),
-                                       .k = mat(r->x[1], r->width[1]),
-                                       .v = mat(r->x[2], r->width[2]),
-                                       .o = mat(r->x[3], r->width[0]),
-                                       .lse = r->x[5],
-                                       .cu_q = p->cu_q,
-                                       .cu_k = p->cu_k,
-                                       .n_seqs = p->n_seqs,
-                                       .n_heads = p->n_heads,
-                                       .n_kv_heads = p->n_kv_heads,
-                                       .dim = p->dim,
-                                       .max_q = max_len(p->cu_q, p->n_seqs),
-                                       .max_k = max_len(p->cu_k, p->n_seqs),
-                                       .scale = 0.4f,
-                                       .causal = p->causal};
 }
 
-static void forward(struct run *r, const struct s2s_kernels *k)
+/* Arguments over copies on the device, good for one call. */
+static struct s2s_k_attention arguments(struct run *r)
 {
-    r->args.workspace = s2s_xalloc_aligned(k->attention_workspace(&queue, &r->args));
-    k->attention(&queue, &r->args);
-    free(r->args.workspace);
+    const struct problem *p = r->p;
+    return (struct s2s_k_attention){.q = mat(r->x[0], r->width[0]),
+                                    .k = mat(r->x[1], r->width[1]),
+                                    .v = mat(r->x[2], r->width[2]),
+                                    .o = mat(r->x[3], r->width[0]),
+                                    .lse = vec(r->x[5]),
+                                    .cu_q = in(p->cu_q, sizeof p->cu_q),
+                                    .cu_k = in(p->cu_k, sizeof p->cu_k),
+                                    .n_seqs = p->n_seqs,
+                                    .n_heads = p->n_heads,
+                                    .n_kv_heads = p->n_kv_heads,
+                                    .dim = p->dim,
+                                    .max_q = max_len(p->cu_q, p->n_seqs),
+                                    .max_k = max_len(p->cu_k, p->n_seqs),
+                                    .scale = 0.4f,
+                                    .causal = p->causal};
 }
 
-static void backward(struct run *r, const struct s2s_kernels *k, bool accumulate)
+static void forward(struct run *r)
 {
-    struct s2s_k_attention_backward args = {.forward = r->args,
+    struct s2s_k_attention args = arguments(r);
+    args.workspace = work(k->attention_workspace(&queue, &args));
+    k->attention(&queue, &args);
+    done();
+}
+
+static void backward(struct run *r, bool accumulate)
+{
+    struct s2s_k_attention_backward args = {.forward = arguments(r),
                                             .d_o = mat(r->x[4], r->width[0]),
                                             .dq = mat(r->g[0], r->width[0]),
                                             .dk = mat(r->g[1], r->width[1]),
@@ -124,9 +130,9 @@ static void backward(struct run *r, const struct s2s_kernels *k, bool accumulate
                                             .accumulate_dq = accumulate,
                                             .accumulate_dk = accumulate,
                                             .accumulate_dv = accumulate};
-    args.workspace = s2s_xalloc_aligned(k->attention_backward_workspace(&queue, &args));
+    args.workspace = work(k->attention_backward_workspace(&queue, &args));
     k->attention_backward(&queue, &args);
-    free(args.workspace);
+    done();
 }
 
 static void tear_down(struct run *r)
@@ -139,25 +145,24 @@ static void tear_down(struct run *r)
 
 static void forward_agrees_with_the_definition(void **state)
 {
-    for (int t = 0; t < N_TABLES; t++)
-        for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-            struct run r;
-            set_up(&r, &problems[i]);
-            double *x[3];
-            for (int j = 0; j < 3; j++)
-                x[j] = widen(r.x[j], r.n[j] * r.width[j]);
-            double *o = widen(r.x[3], r.n[0] * r.width[0]);
-            double *lse = widen(r.x[5], r.n[0] * r.p->n_heads);
-            reference(r.p, x[0], x[1], x[2], 0.4f, o, lse);
-            forward(&r, tables[t]);
-            close_to("o", r.x[3], o, r.n[0], r.width[0], r.width[0], 3e-6);
-            close_to("lse", r.x[5], lse, r.n[0], r.p->n_heads, r.p->n_heads, 3e-6);
-            for (int j = 0; j < 3; j++)
-                free(x[j]);
-            free(o);
-            free(lse);
-            tear_down(&r);
-        }
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        struct run r;
+        set_up(&r, &problems[i]);
+        double *x[3];
+        for (int j = 0; j < 3; j++)
+            x[j] = widen(r.x[j], r.n[j] * r.width[j]);
+        double *o = widen(r.x[3], r.n[0] * r.width[0]);
+        double *lse = widen(r.x[5], r.n[0] * r.p->n_heads);
+        reference(r.p, x[0], x[1], x[2], 0.4f, o, lse);
+        forward(&r);
+        close_to("o", r.x[3], o, r.n[0], r.width[0], r.width[0], 3e-6);
+        close_to("lse", r.x[5], lse, r.n[0], r.p->n_heads, r.p->n_heads, 3e-6);
+        for (int j = 0; j < 3; j++)
+            free(x[j]);
+        free(o);
+        free(lse);
+        tear_down(&r);
+    }
 }
 
 /* sum(dO . o) with one input moved along a direction */
@@ -180,36 +185,34 @@ static double moved(const struct run *r, int which, double step, const double *d
 static void backward_agrees_with_differences(void **state)
 {
     const double h = 1e-5;
-    for (int t = 0; t < N_TABLES; t++)
-        for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-            struct run r;
-            set_up(&r, &problems[i]);
-            forward(&r, tables[t]);
-            float *before[3];
-            for (int j = 0; j < 3; j++)
-                before[j] = values(r.n[j], r.width[j], r.width[j], (uint64_t)j + 11);
-            backward(&r, tables[t], i % 2);
-            for (int j = 0; j < 3; j++)
-                for (uint64_t dir = 0; dir < 3; dir++) {
-                    int64_t n = r.n[j] * r.width[j];
-                    float *d = values(1, n, n, 20 + dir);
-                    double *direction = widen(d, n), got = 0, size = 0;
-                    for (int64_t e = 0; e < n; e++) {
-                        double g = r.g[j][e] - (i % 2 ? before[j][e] : 0);
-                        got += g * d[e];
-                        size += g * g;
-                    }
-                    double want =
-                        (moved(&r, j, h, direction) - moved(&r, j, -h, direction)) / (2 * h);
-                    if (!(fabs(got - want) < 1e-5 * (1 + sqrt(size))))
-                        fail_msg("problem %zu, input %d: %.9g, expected %.9g", i, j, got, want);
-                    free(d);
-                    free(direction);
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        struct run r;
+        set_up(&r, &problems[i]);
+        forward(&r);
+        float *before[3];
+        for (int j = 0; j < 3; j++)
+            before[j] = values(r.n[j], r.width[j], r.width[j], (uint64_t)j + 11);
+        backward(&r, i % 2);
+        for (int j = 0; j < 3; j++)
+            for (uint64_t dir = 0; dir < 3; dir++) {
+                int64_t n = r.n[j] * r.width[j];
+                float *d = values(1, n, n, 20 + dir);
+                double *direction = widen(d, n), got = 0, size = 0;
+                for (int64_t e = 0; e < n; e++) {
+                    double g = r.g[j][e] - (i % 2 ? before[j][e] : 0);
+                    got += g * d[e];
+                    size += g * g;
                 }
-            for (int j = 0; j < 3; j++)
-                free(before[j]);
-            tear_down(&r);
-        }
+                double want = (moved(&r, j, h, direction) - moved(&r, j, -h, direction)) / (2 * h);
+                if (!(fabs(got - want) < 1e-5 * (1 + sqrt(size))))
+                    fail_msg("problem %zu, input %d: %.9g, expected %.9g", i, j, got, want);
+                free(d);
+                free(direction);
+            }
+        for (int j = 0; j < 3; j++)
+            free(before[j]);
+        tear_down(&r);
+    }
 }
 
 static void threads_do_not_change_a_byte(void **state)
@@ -218,8 +221,8 @@ static void threads_do_not_change_a_byte(void **state)
     for (int i = 0; i < 2; i++) {
         queue.lanes = i ? 3 : 1;
         set_up(&r[i], &problems[2]);
-        forward(&r[i], &s2s_kernels_cpu);
-        backward(&r[i], &s2s_kernels_cpu, false);
+        forward(&r[i]);
+        backward(&r[i], false);
     }
     assert_memory_equal(r[0].x[3], r[1].x[3], (size_t)(r[0].n[0] * r[0].width[0]) * sizeof(float));
     for (int j = 0; j < 3; j++)
@@ -236,5 +239,5 @@ int main(void)
         cmocka_unit_test(backward_agrees_with_differences),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_on_tables(tests);
 }

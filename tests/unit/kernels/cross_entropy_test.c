@@ -1,7 +1,7 @@
 /* Cross entropy and its gradient in place; squared distance. */
 #include "tests/unit/kernels/kernel_test.h"
 
-static void one(const struct s2s_kernels *k, int64_t rows, int64_t cols, bool gradient)
+static void one(int64_t rows, int64_t cols, bool gradient)
 {
     const int64_t stride = cols + 5;
     float *z = values(rows, cols, stride, 1), *loss = values(1, rows, rows, 2);
@@ -31,13 +31,14 @@ static void one(const struct s2s_kernels *k, int64_t rows, int64_t cols, bool gr
         }
     }
     k->cross_entropy(&queue, &(struct s2s_k_cross_entropy){.logits = mat(z, stride),
-                                                           .labels = labels,
-                                                           .loss = loss,
-                                                           .hits = hits,
+                                                           .labels = vec(labels),
+                                                           .loss = vec(loss),
+                                                           .hits = vec(hits),
                                                            .rows = rows,
                                                            .cols = cols,
                                                            .grad_scale = 0.25f,
                                                            .gradient = gradient});
+    done();
     close_to("loss", loss, want_loss, 1, rows, rows, 2e-6);
     close_to("hits", hits, want_hits, 1, rows, rows, 0);
     free(hits);
@@ -53,35 +54,34 @@ static void one(const struct s2s_kernels *k, int64_t rows, int64_t cols, bool gr
 static void losses_and_gradients_agree_with_the_formula(void **state)
 {
     static const int64_t shapes[][2] = {{1, 1}, {2, 3}, {7, 131}, {40, 1000}};
-    for (int t = 0; t < N_TABLES; t++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int gradient = 0; gradient < 2; gradient++)
-                one(tables[t], shapes[i][0], shapes[i][1], gradient);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int gradient = 0; gradient < 2; gradient++)
+            one(shapes[i][0], shapes[i][1], gradient);
 }
 
 static void squared_distance_and_its_gradient(void **state)
 {
     enum { ROWS = 9, COLS = 13, STRIDE = 15 };
-    for (int t = 0; t < N_TABLES; t++)
-        for (int accumulate = 0; accumulate < 2; accumulate++) {
-            float *x = values(ROWS, COLS, STRIDE, 1), *y = values(ROWS, COLS, COLS, 2);
-            float *dx = values(ROWS, COLS, STRIDE, 3), loss[ROWS];
-            double want[ROWS * COLS], want_loss[ROWS] = {0};
-            for (int r = 0; r < ROWS; r++)
-                for (int c = 0; c < COLS; c++) {
-                    double d = (double)x[r * STRIDE + c] - y[r * COLS + c];
-                    want_loss[r] += 0.5 * d * d;
-                    want[r * COLS + c] = 0.5 * d + (accumulate ? dx[r * STRIDE + c] : 0);
-                }
-            tables[t]->sqdist(&queue,
-                              &(struct s2s_k_sqdist){mat(x, STRIDE), mat(y, COLS), mat(dx, STRIDE),
-                                                     loss, ROWS, COLS, 0.5f, accumulate});
-            close_to("loss", loss, want_loss, 1, ROWS, ROWS, 1e-6);
-            close_to("dx", dx, want, ROWS, COLS, STRIDE, 1e-6);
-            free(x);
-            free(y);
-            free(dx);
-        }
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        float *x = values(ROWS, COLS, STRIDE, 1), *y = values(ROWS, COLS, COLS, 2);
+        float *dx = values(ROWS, COLS, STRIDE, 3), loss[ROWS];
+        double want[ROWS * COLS], want_loss[ROWS] = {0};
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < COLS; c++) {
+                double d = (double)x[r * STRIDE + c] - y[r * COLS + c];
+                want_loss[r] += 0.5 * d * d;
+                want[r * COLS + c] = 0.5 * d + (accumulate ? dx[r * STRIDE + c] : 0);
+            }
+        k->sqdist(&queue,
+                  &(struct s2s_k_sqdist){mat(x, STRIDE), mat(y, COLS), mat(dx, STRIDE),
+                                         on(loss, sizeof loss), ROWS, COLS, 0.5f, accumulate});
+        done();
+        close_to("loss", loss, want_loss, 1, ROWS, ROWS, 1e-6);
+        close_to("dx", dx, want, ROWS, COLS, STRIDE, 1e-6);
+        free(x);
+        free(y);
+        free(dx);
+    }
 }
 
 int main(void)
@@ -90,5 +90,5 @@ int main(void)
         cmocka_unit_test(losses_and_gradients_agree_with_the_formula),
         cmocka_unit_test(squared_distance_and_its_gradient),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_on_tables(tests);
 }

@@ -4,21 +4,7 @@
  * order one: 1e-5 is some twenty times their rounding. And the same bytes on one thread and on
  * three.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "kernels/kernels.h"
-#include "lib/base/mem.h"
-#include "lib/base/rng.h"
-
-static const struct s2s_kernels *k = &s2s_kernels_cpu;
-static struct s2s_queue queue = {.lanes = 1};
+#include "tests/unit/kernels/kernel_test.h"
 
 /* clips of 129, 0, 1 and 70 rows */
 enum { N_SEQS = 4, N = 200, MAX_LEN = 129 };
@@ -72,10 +58,15 @@ static int64_t seq_of(const int32_t *bounds, int64_t row)
 static void run_conv2d(float *out, void *args, int64_t n)
 {
     struct s2s_k_conv2d a = *(struct s2s_k_conv2d *)args;
-    a.y = out;
-    a.workspace = s2s_xmalloc(k->conv2d_workspace(&queue, &a) + 1);
+    a.x = vec((float *)a.x);
+    a.w = vec((float *)a.w);
+    a.bias = vec((float *)a.bias);
+    a.cu_in = in(cu, sizeof cu);
+    a.cu_out = in(half, sizeof half);
+    a.y = vec(out);
+    a.workspace = work(k->conv2d_workspace(&queue, &a));
     k->conv2d(&queue, &a);
-    free(a.workspace);
+    done();
 }
 
 static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool relu)
@@ -129,10 +120,13 @@ static void conv2d_is_its_formula(void **state)
 static void run_dwconv(float *out, void *args, int64_t n)
 {
     struct s2s_k_dwconv a = *(struct s2s_k_dwconv *)args;
-    a.y = (struct s2s_mat){out, a.channels, S2S_F32};
-    a.workspace = s2s_xmalloc(k->dwconv_workspace(&queue, &a) + 1);
+    a.x.data = vec(a.x.data);
+    a.w = vec((float *)a.w);
+    a.cu = in(cu, sizeof cu);
+    a.y = mat(out, a.channels);
+    a.workspace = work(k->dwconv_workspace(&queue, &a));
     k->dwconv(&queue, &a);
-    free(a.workspace);
+    done();
 }
 
 static void dwconv_is_its_formula(void **state)
@@ -173,14 +167,15 @@ struct norm {
 static void run_layernorm(float *out, void *ptr, int64_t n)
 {
     struct norm *a = ptr;
-    k->layernorm(&queue, &(struct s2s_k_layernorm){.x = {a->x, a->stride, S2S_F32},
-                                                   .y = {out, a->cols, S2S_F32},
-                                                   .gain = a->gain,
-                                                   .bias = a->bias,
+    k->layernorm(&queue, &(struct s2s_k_layernorm){.x = mat(a->x, a->stride),
+                                                   .y = mat(out, a->cols),
+                                                   .gain = vec(a->gain),
+                                                   .bias = vec(a->bias),
                                                    .rows = n / a->cols,
                                                    .cols = a->cols,
                                                    .alpha = 1,
                                                    .eps = 1e-5f});
+    done();
 }
 
 /* statistics, then the norm by them */
@@ -188,24 +183,24 @@ static void run_batchnorm(float *out, void *ptr, int64_t n)
 {
     struct norm *a = ptr;
     float *stats = blank(2 * a->cols);
-    struct s2s_k_column_stats args = {.x = {a->x, a->stride, S2S_F32},
-                                      .mean = stats,
-                                      .var = stats + a->cols,
+    struct s2s_k_column_stats args = {.x = mat(a->x, a->stride),
+                                      .mean = vec(stats),
+                                      .var = (float *)vec(stats) + a->cols,
                                       .rows = n / a->cols,
                                       .cols = a->cols};
-    args.workspace = s2s_xmalloc(k->column_stats_workspace(&queue, &args));
+    args.workspace = work(k->column_stats_workspace(&queue, &args));
     k->column_stats(&queue, &args);
     k->batchnorm(&queue, &(struct s2s_k_batchnorm){.x = args.x,
-                                                   .y = {out, a->cols, S2S_F32},
+                                                   .y = mat(out, a->cols),
                                                    .mean = args.mean,
                                                    .var = args.var,
-                                                   .gain = a->gain,
-                                                   .bias = a->bias,
+                                                   .gain = vec(a->gain),
+                                                   .bias = vec(a->bias),
                                                    .rows = args.rows,
                                                    .cols = a->cols,
                                                    .eps = 1e-5f,
                                                    .silu = true});
-    free(args.workspace);
+    done();
     free(stats);
 }
 
@@ -252,10 +247,17 @@ enum { HEADS = 3, DIM = 7, WIDTH = HEADS * DIM };
 static void run_relattention(float *out, void *args, int64_t n)
 {
     struct s2s_k_relattention a = *(struct s2s_k_relattention *)args;
-    a.o = (struct s2s_mat){out, WIDTH, S2S_F32};
-    a.workspace = s2s_xmalloc(k->relattention_workspace(&queue, &a));
+    a.q.data = vec(a.q.data);
+    a.k.data = vec(a.k.data);
+    a.value.data = vec(a.value.data);
+    a.p.data = vec(a.p.data);
+    a.u = vec((float *)a.u);
+    a.v = vec((float *)a.v);
+    a.cu = in(cu, sizeof cu);
+    a.o = mat(out, WIDTH);
+    a.workspace = work(k->relattention_workspace(&queue, &a));
     k->relattention(&queue, &a);
-    free(a.workspace);
+    done();
 }
 
 /* o of query i, head h, component d by the definition */
@@ -314,7 +316,8 @@ static void relpos_table_is_sines(void **state)
 {
     enum { ROWS = 700, D = 10 };
     float *table = blank((2 * ROWS - 1) * D);
-    k->relpos_table(&queue, &(struct s2s_k_relpos_table){.table = table, .n = ROWS, .dim = D});
+    k->relpos_table(&queue, &(struct s2s_k_relpos_table){.table = vec(table), .n = ROWS, .dim = D});
+    done();
     for (int64_t i = 0; i < 2 * ROWS - 1; i++)
         for (int64_t m = 0; m < D / 2; m++) {
             double angle = (double)(ROWS - 1 - i) * pow(10000, -2.0 * (double)m / D);
@@ -331,5 +334,5 @@ int main(void)
         cmocka_unit_test(norms_are_their_formulas), cmocka_unit_test(relattention_is_its_formula),
         cmocka_unit_test(relpos_table_is_sines),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_on_tables(tests);
 }

@@ -24,7 +24,7 @@ static void reference(double *c, const float *a, int64_t lda, bool ta, const flo
         }
 }
 
-static void one(const struct s2s_kernels *k, struct shape s, bool ta, bool tb, int mode)
+static void one(struct shape s, bool ta, bool tb, int mode)
 {
     int64_t lda = (ta ? s.m : s.k) + 3, ldb = (tb ? s.k : s.n) + 1, ldc = s.n + 2;
     float *a = values(ta ? s.k : s.m, ta ? s.m : s.k, lda, 1);
@@ -39,9 +39,10 @@ static void one(const struct s2s_kernels *k, struct shape s, bool ta, bool tb, i
               mode == 1 ? ldc : 0, 0.5, s);
     for (int64_t i = 0; mode != 1 && i < s.m * ldc; i++)
         c[i] = NAN;
-    k->gemm(&queue,
-            &(struct s2s_k_gemm){mat(a, lda), mat(b, ldb), mat(c, ldc), mode == 2 ? bias : NULL,
-                                 s.m, s.n, s.k, ta, tb, mode == 1, 0.5f});
+    k->gemm(&queue, &(struct s2s_k_gemm){mat(a, lda), mat(b, ldb), mat(c, ldc),
+                                         mode == 2 ? vec(bias) : NULL, s.m, s.n, s.k, ta, tb,
+                                         mode == 1, 0.5f});
+    done();
     /* fp32 sums of k normal products: a few sqrt(k) roundings */
     close_to("c", c, want, s.m, s.n, ldc, 1e-6 * sqrt((double)s.k + 1));
     free(a);
@@ -53,10 +54,9 @@ static void one(const struct s2s_kernels *k, struct shape s, bool ta, bool tb, i
 
 static void products_agree_with_the_definition(void **state)
 {
-    for (int t = 0; t < N_TABLES; t++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int how = 0; how < 12; how++)
-                one(tables[t], shapes[i], how & 1, how & 2, how / 4);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int how = 0; how < 12; how++)
+            one(shapes[i], how & 1, how & 2, how / 4);
 }
 
 static void small_integers_are_exact(void **state)
@@ -67,28 +67,37 @@ static void small_integers_are_exact(void **state)
         a[i] = (float)(i % 7 - 3);
         b[i] = (float)(i % 5 - 2);
     }
-    for (int t = 0; t < N_TABLES; t++) {
-        tables[t]->gemm(&queue, &(struct s2s_k_gemm){mat(a, N), mat(b, N), mat(c, N), NULL, N, N, N,
-                                                     false, true, false, 1});
-        for (int i = 0; i < N; i++)
-            for (int j = 0; j < N; j++) {
-                float sum = 0;
-                for (int p = 0; p < N; p++)
-                    sum += a[i * N + p] * b[j * N + p];
-                assert_true(c[i * N + j] == sum);
-            }
-    }
+    k->gemm(&queue, &(struct s2s_k_gemm){{in(a, sizeof a), N, S2S_F32},
+                                         {in(b, sizeof b), N, S2S_F32},
+                                         {on(c, sizeof c), N, S2S_F32},
+                                         NULL,
+                                         N,
+                                         N,
+                                         N,
+                                         false,
+                                         true,
+                                         false,
+                                         1});
+    done();
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < N; p++)
+                sum += a[i * N + p] * b[j * N + p];
+            assert_true(c[i * N + j] == sum);
+        }
 }
 
 static void threads_do_not_change_a_byte(void **state)
 {
-    const int64_t m = 300, n = 700, k = 257;
-    float *a = values(m, k, k, 1), *b = values(n, k, k, 2);
+    const int64_t m = 300, n = 700, inner = 257;
+    float *a = values(m, inner, inner, 1), *b = values(n, inner, inner, 2);
     float *c[2] = {values(m, n, n, 3), values(m, n, n, 3)};
     for (int i = 0; i < 2; i++) {
         queue.lanes = i ? 3 : 1;
-        s2s_kernels_cpu.gemm(&queue, &(struct s2s_k_gemm){mat(a, k), mat(b, k), mat(c[i], n), NULL,
-                                                          m, n, k, false, true, false, 1});
+        k->gemm(&queue, &(struct s2s_k_gemm){mat(a, inner), mat(b, inner), mat(c[i], n), NULL, m, n,
+                                             inner, false, true, false, 1});
+        done();
     }
     assert_memory_equal(c[0], c[1], (size_t)(m * n) * sizeof **c);
     free(a);
@@ -104,5 +113,5 @@ int main(void)
         cmocka_unit_test(small_integers_are_exact),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_on_tables(tests);
 }

@@ -37,23 +37,50 @@ static int check_bounds(const struct s2s_batch *b, struct s2s_error *err)
     return 0;
 }
 
-/* May the slot hold any id? The placeholder of audio is not looked up and may be new. *clip is the
- * first clip that does not end before the slot. */
-static bool is_audio_slot(const struct s2s_batch *b, int64_t slot, int64_t *clip)
+/* The slots of one list, each taken once; taken [n_tokens] is marked. */
+static int check_slots(const struct s2s_batch *b, const struct s2s_media *m, bool *taken,
+                       struct s2s_error *err)
 {
-    if (!b->audio_slot)
-        return false;
-    while (*clip < b->n_clips && b->audio_slot[*clip] + b->audio_frames[*clip] <= slot)
-        ++*clip;
-    return *clip < b->n_clips && b->audio_slot[*clip] <= slot;
+    const int32_t *slot = m->slot_of_row;
+    for (int64_t k = 0; m->rows && k < m->n; k++) {
+        if (m->rows[k] < 0)
+            return s2s_error_set(err, S2S_E_RANGE, "clip %lld has %d slots", (long long)k,
+                                 m->rows[k]);
+        for (int32_t i = 0; i < m->rows[k]; i++, slot++) {
+            if (*slot == -1)
+                continue;
+            if (*slot < 0 || *slot >= b->n_tokens || taken[*slot])
+                return s2s_error_set(
+                    err, S2S_E_RANGE, "row %d of clip %lld goes to slot %d, which is %s", i,
+                    (long long)k, *slot, *slot < 0 || *slot >= b->n_tokens ? "not there" : "taken");
+            taken[*slot] = true;
+        }
+    }
+    return 0;
 }
 
-static int check_ids(const struct s2s_batch *b, int64_t vocab, struct s2s_error *err)
+static int check_media(const struct s2s_batch *b, bool *taken, struct s2s_error *err)
 {
-    int64_t clip = 0;
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < b->n_media; i++) {
+        const struct s2s_media *m = &b->media[i];
+        if (model_media(b, m->kind) != m)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED, "two lists of clips in one batch");
+        for (int64_t k = 0; m->cu && k < m->n; k++)
+            if (m->cu[k + 1] < m->cu[k])
+                return s2s_error_set(err, S2S_E_RANGE, "clip %lld has less than no features",
+                                     (long long)k);
+        rc = check_slots(b, m, taken, err);
+    }
+    return rc;
+}
+
+/* The placeholder of media is not looked up and may be new: a slot that is taken holds any id. */
+static int check_ids(const struct s2s_batch *b, int64_t vocab, const bool *taken,
+                     struct s2s_error *err)
+{
     for (int64_t i = 0; i < b->n_tokens; i++) {
-        bool audio = is_audio_slot(b, i, &clip);
-        if (b->input_ids && !audio && (b->input_ids[i] < -1 || b->input_ids[i] >= vocab))
+        if (b->input_ids && !taken[i] && (b->input_ids[i] < -1 || b->input_ids[i] >= vocab))
             return s2s_error_set(err, S2S_E_RANGE, "input_ids[%lld] = %d; the vocabulary has %lld",
                                  (long long)i, b->input_ids[i], (long long)vocab);
         if (b->labels && b->labels[i] >= vocab)
@@ -66,58 +93,66 @@ static int check_ids(const struct s2s_batch *b, int64_t vocab, struct s2s_error 
     return 0;
 }
 
-static int check_clips(const struct s2s_batch *b, struct s2s_error *err)
-{
-    int64_t end = 0;
-    for (int64_t i = 0; b->audio_slot && i < b->n_clips; i++) {
-        int64_t slot = b->audio_slot[i], frames = b->audio_frames[i];
-        if (slot < end || frames < 0 || slot + frames > b->n_tokens)
-            return s2s_error_set(err, S2S_E_RANGE,
-                                 "clip %lld with slots [%lld, %lld) of %lld overlaps or leaves the "
-                                 "pack",
-                                 (long long)i, (long long)slot, (long long)(slot + frames),
-                                 (long long)b->n_tokens);
-        end = slot + frames;
-    }
-    for (int64_t i = 0; b->cu_mel && i < b->n_clips; i++)
-        if (b->cu_mel[i + 1] < b->cu_mel[i])
-            return s2s_error_set(err, S2S_E_RANGE, "clip %lld has less than no mel frames",
-                                 (long long)i);
-    return 0;
-}
-
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err)
 {
     int rc = 0;
     if (batch->cu_seqlens && (rc = check_bounds(batch, err)) < 0)
         return rc;
-    if ((rc = check_clips(batch, err)) < 0)
-        return rc;
-    return vocab_size > 0 ? check_ids(batch, vocab_size, err) : 0;
+    bool *taken = s2s_xcalloc((size_t)batch->n_tokens + 1, sizeof *taken);
+    rc = check_media(batch, taken, err);
+    if (rc == 0 && vocab_size > 0)
+        rc = check_ids(batch, vocab_size, taken, err);
+    free(taken);
+    return rc;
 }
 
-int64_t model_n_audio_frames(const struct s2s_batch *batch)
+/* ---- media ---- */
+
+int64_t s2s_media_n_rows(const struct s2s_media *media)
 {
     int64_t n = 0;
-    for (int64_t k = 0; k < batch->n_clips; k++)
-        n += batch->audio_frames[k];
+    for (int64_t k = 0; media->rows && k < media->n; k++)
+        n += media->rows[k];
     return n;
 }
 
-struct s2s_tensor *model_audio_slots(struct s2s_tape *tape, const struct s2s_batch *batch)
+void s2s_media_slots(int32_t *slot_of_row, const int32_t *slot, const int32_t *rows, int64_t n)
 {
-    int64_t n = model_n_audio_frames(batch), at = 0;
-    int32_t *idx = s2s_xmalloc((size_t)(n + 1) * sizeof *idx);
-    for (int64_t k = 0; k < batch->n_clips; k++)
-        for (int32_t i = 0; i < batch->audio_frames[k]; i++)
-            idx[at++] = batch->audio_slot[k] + i;
-    struct s2s_tensor *slots = s2s_tape_upload_i32(tape, idx, n);
-    free(idx);
-    return slots;
+    for (int64_t k = 0; k < n; k++)
+        for (int32_t i = 0; i < rows[k]; i++)
+            *slot_of_row++ = slot[k] + i;
 }
 
-struct s2s_tensor *model_audio_embeds(struct s2s_tape *tape, const struct s2s_batch *batch)
+const struct s2s_media *model_media(const struct s2s_batch *batch, enum s2s_media_kind kind)
 {
-    int64_t shape[] = {model_n_audio_frames(batch), batch->embed_dim};
-    return s2s_tape_upload(tape, S2S_F32, 2, shape, batch->audio_embeds);
+    for (int i = 0; i < batch->n_media; i++)
+        if (batch->media[i].kind == kind)
+            return &batch->media[i];
+    return NULL;
+}
+
+bool model_has_features(const struct s2s_media *media)
+{
+    return media && media->data && media->cu;
+}
+
+bool model_has_embeds(const struct s2s_media *media)
+{
+    return media && media->data && !media->cu;
+}
+
+struct s2s_tensor *model_upload_embeds(struct s2s_tape *tape, const struct s2s_media *media)
+{
+    int64_t shape[] = {s2s_media_n_rows(media), media->width};
+    return s2s_tape_upload(tape, S2S_F32, 2, shape, media->data);
+}
+
+struct s2s_tensor *model_splice(const struct s2s_pass *pass, struct s2s_tensor *embeds,
+                                struct s2s_tensor *rows, const struct s2s_media *media)
+{
+    const int64_t n = s2s_tensor_rows(rows);
+    struct s2s_tensor *slots = s2s_tape_upload_i32(pass->tape, n ? media->slot_of_row : NULL, n);
+    if (n > 0)
+        pass->fwd->audio_embeds = rows;
+    return s2s_op_splice_rows(pass->tape, embeds, rows, slots);
 }

@@ -178,13 +178,13 @@ struct shared {
     struct s2s_encoder_trace *trace;
 };
 
-/* Bounds of the clips, in mel frames; without features there is no clip, and everything runs with
- * sizes of 0. */
-static const int64_t *mel_bounds(const struct s2s_batch *batch, int64_t *n_clips)
+/* The clips of a batch; without features there are none, and everything runs with sizes of 0. */
+static const struct s2s_media *mel_of(const struct s2s_batch *batch)
 {
-    static const int64_t none[1] = {0};
-    *n_clips = batch->mel ? batch->n_clips : 0;
-    return batch->mel ? batch->cu_mel : none;
+    static const int64_t no_bounds[1] = {0};
+    static const struct s2s_media none = {.cu = no_bounds};
+    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
+    return model_has_features(audio) ? audio : &none;
 }
 
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -193,18 +193,17 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     struct s2s_tape *tape = pass->tape;
     struct shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
     struct s2s_nn_clips *clips = &shared->clips;
-    int64_t n_clips;
-    const int64_t *cu_mel = mel_bounds(pass->batch, &n_clips);
-    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
-    for (int64_t k = 0; k < n_clips; k++)
-        cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, cu_mel[k + 1] - cu_mel[k]);
-    clips->seqs = s2s_op_seqs(tape, cu, n_clips);
+    const struct s2s_media *mel = mel_of(pass->batch);
+    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel->n + 1) * sizeof *cu);
+    for (int64_t k = 0; k < mel->n; k++)
+        cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel->cu[k + 1] - mel->cu[k]);
+    clips->seqs = s2s_op_seqs(tape, cu, mel->n);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */
-    clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[n_clips] > 0;
-    if (clips->batch_stats && pass->batch->padded_mel)
-        s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, pass->batch->padded_mel));
+    clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[mel->n] > 0;
+    if (clips->batch_stats && mel->padded)
+        s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, mel->padded));
     shared->trace = pass->fwd->trace;
     if (shared->trace)
         shared->trace->positions = clips->positions;
@@ -216,18 +215,16 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
 {
     const struct s2s_model *model = ctx->block->model;
     const struct fastconformer *m = model->impl;
-    const struct s2s_batch *batch = ctx->pass->batch;
+    const struct s2s_media *clips = mel_of(ctx->pass->batch);
     const struct shared *shared = ctx->shared;
-    int64_t n_clips;
-    const int64_t *cu = mel_bounds(batch, &n_clips);
-    struct s2s_tensor *mel =
-        s2s_tape_upload(tape, S2S_F32, 3, (int64_t[]){cu[n_clips] - cu[0], model->n_mels, 1},
-                        batch->mel ? batch->mel + cu[0] * model->n_mels : NULL);
+    const int64_t shape[] = {clips->cu[clips->n] - clips->cu[0], model->n_mels, 1};
+    struct s2s_tensor *mel = s2s_tape_upload(
+        tape, S2S_F32, 3, shape, clips->n ? clips->data + clips->cu[0] * clips->width : NULL);
     if (shared->trace) {
         s2s_tape_want_grad(mel);
         shared->trace->mel = mel;
     }
-    out[0] = s2s_nn_subsampling(tape, &m->subsampling, mel, cu, n_clips);
+    out[0] = s2s_nn_subsampling(tape, &m->subsampling, mel, clips->cu, clips->n);
     if (shared->trace)
         shared->trace->subsampling = out[0];
     if (m->config.scale_input)
@@ -267,15 +264,16 @@ static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 static int fastconformer_check(const struct s2s_model *model, const struct s2s_batch *batch,
                                struct s2s_error *err)
 {
-    if (!batch->mel || !batch->cu_mel)
+    const struct s2s_media *mel = model_media(batch, S2S_MEDIA_AUDIO);
+    if (!model_has_features(mel))
         return s2s_error_set(err, S2S_E_ARG, "an encoder needs mel features");
-    if (batch->n_mels != model->n_mels)
+    if (mel->width != model->n_mels)
         return s2s_error_set(err, S2S_E_SHAPE,
                              "features have %lld mel bins; the encoder expects %lld",
-                             (long long)batch->n_mels, (long long)model->n_mels);
-    if (batch->cu_mel[batch->n_clips] - batch->cu_mel[0] > INT32_MAX / 2)
+                             (long long)mel->width, (long long)model->n_mels);
+    if (mel->cu[mel->n] - mel->cu[0] > INT32_MAX / 2)
         return s2s_error_set(err, S2S_E_RANGE, "%lld mel frames in one batch",
-                             (long long)(batch->cu_mel[batch->n_clips] - batch->cu_mel[0]));
+                             (long long)(mel->cu[mel->n] - mel->cu[0]));
     return 0;
 }
 

@@ -137,7 +137,7 @@ void s2s_model_forward(const struct s2s_model *model, struct s2s_tape *tape,
 {
     struct s2s_tensor *in[S2S_BLOCK_TENSORS] = {NULL}, *out[S2S_BLOCK_TENSORS];
     /* whoever shares a sequence goes on with it in the same way: only here an encoder may rest */
-    const bool goes_on = fwd->cache && fwd->cache->len > 0 && batch->n_clips == 0;
+    const bool goes_on = fwd->cache && fwd->cache->len > 0 && batch->n_media == 0;
     s2s_model_run(s2s_model_prepare(model, tape, batch, fwd), goes_on ? model->n_media_blocks : 0,
                   model->n_blocks, in, out);
     if (fwd->cache)

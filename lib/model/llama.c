@@ -300,7 +300,7 @@ static void llama_free(void *impl)
 
 /* ---- forward ---- */
 
-/* Slot ids for the look-up: -1 in pad slots and where audio will stand. */
+/* Slot ids for the look-up: -1 in pad slots and where media will stand. */
 static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_batch *batch)
 {
     int32_t *ids = s2s_xmalloc((size_t)(batch->n_tokens + 1) * sizeof *ids);
@@ -309,9 +309,12 @@ static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_bat
         for (int64_t i = batch->cu_seqlens[s] + batch->seq_lens[s]; i < batch->cu_seqlens[s + 1];
              i++)
             ids[i] = -1;
-    for (int64_t k = 0; batch->audio_slot && k < batch->n_clips; k++)
-        for (int64_t i = 0; i < batch->audio_frames[k]; i++)
-            ids[batch->audio_slot[k] + i] = -1;
+    for (int k = 0; k < batch->n_media; k++) {
+        const int64_t n = s2s_media_n_rows(&batch->media[k]);
+        for (int64_t i = 0; i < n; i++)
+            if (batch->media[k].slot_of_row[i] >= 0)
+                ids[batch->media[k].slot_of_row[i]] = -1;
+    }
     struct s2s_tensor *t = s2s_tape_upload_i32(tape, ids, batch->n_tokens);
     free(ids);
     return t;
@@ -329,13 +332,10 @@ static struct s2s_tensor *llama_embed(const struct s2s_model *model, struct s2s_
 static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
-    const struct s2s_batch *batch = ctx->pass->batch;
-    struct s2s_forward *fwd = ctx->pass->fwd;
-    out[0] = llama_embed(ctx->block->model, tape, batch);
-    if (model_n_audio_frames(batch) == 0)
-        return;
-    fwd->audio_embeds = model_audio_embeds(tape, batch);
-    out[0] = s2s_op_splice_rows(tape, out[0], fwd->audio_embeds, model_audio_slots(tape, batch));
+    const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
+    out[0] = llama_embed(ctx->block->model, tape, ctx->pass->batch);
+    if (model_has_embeds(audio))
+        out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);
 }
 
 static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -403,23 +403,24 @@ static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 static int llama_check(const struct s2s_model *model, const struct s2s_batch *batch,
                        struct s2s_error *err)
 {
+    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
     int rc;
     if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
         return s2s_error_set(err, S2S_E_ARG,
                              "a decoder needs input_ids, position_ids and cu_seqlens");
-    if (model_n_audio_frames(batch) == 0)
+    if (!audio || s2s_media_n_rows(audio) == 0)
         return 0;
-    if (!batch->audio_embeds) {
+    if (!model_has_embeds(audio)) {
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "%lld clips of sound for a model without an encoder",
-                           (long long)batch->n_clips);
+                           (long long)audio->n);
         return s2s_error_hint(err, rc,
                               "name model.encoder, or encode the stream first: s2s-encode "
                               "--projection");
     }
-    if (batch->embed_dim != model->hidden_size) {
+    if (audio->width != model->hidden_size) {
         rc = s2s_error_set(err, S2S_E_SHAPE, "embeddings are %lld wide; the LLM is %lld",
-                           (long long)batch->embed_dim, (long long)model->hidden_size);
+                           (long long)audio->width, (long long)model->hidden_size);
         return s2s_error_hint(err, rc,
                               "a model without a projection takes what s2s-encode "
                               "--projection makes");

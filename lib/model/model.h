@@ -29,13 +29,33 @@ struct s2s_error;
 struct s2s_kv_cache; /* lib/nn/decoder.h */
 struct s2s_model;
 
+enum s2s_media_kind { S2S_MEDIA_AUDIO };
+
+enum { S2S_BATCH_MEDIA = 2 };
+
+/* What stands in the slots of a batch and is no text: clips of sound, as features for an encoder or
+ * as embeddings. Each becomes rows, and each row has its slot, wherever that is. */
+struct s2s_media {
+    enum s2s_media_kind kind;
+    int64_t n;                  /* K clips */
+    const int32_t *rows;        /* [K] rows of each; NULL for a bare encoder */
+    const int32_t *slot_of_row; /* [sum of rows] each differs from all others; -1: not here */
+    const float *data; /* with cu features [cu[K], width], without embeddings [sum of rows, width];
+                          NULL: the slots alone */
+    const int64_t *cu; /* [K + 1] bounds of features (mel frames), clip after clip */
+    int64_t width;     /* mel bins; of embeddings the LLM's width or the encoder's */
+    int64_t padded;    /* 0, or the mel frames that clips of a padded batch have: statistics of
+                          batch norm then count the padding */
+    bool projected;    /* the embeddings went through a projection already */
+};
+
 /*
- * One microbatch in host memory, all borrowed for the call. T slots, B sequences, K clips in slot
- * order. What a model does not need may be NULL (a bare encoder: all tokens; text only: all clips).
+ * One microbatch in host memory, all borrowed for the call. T slots, B sequences. What a model does
+ * not need may be NULL (a bare encoder: all tokens; text only: no media).
  */
 struct s2s_batch {
     int64_t n_tokens, n_seqs;    /* T, B */
-    const int32_t *input_ids;    /* [T]; in audio slots the placeholder, which is not looked up;
+    const int32_t *input_ids;    /* [T]; in slots of media the placeholder, which is not looked up;
                                     -1: embedding 0 */
     const int32_t *labels;       /* [T] already shifted, negative: no loss; NULL: no loss wanted */
     const int32_t *position_ids; /* [T], restart in every sequence */
@@ -44,18 +64,9 @@ struct s2s_batch {
                                     NULL: no padding */
     int64_t max_seqlen;          /* longest difference of cu_seqlens */
 
-    int64_t n_clips;             /* K */
-    const int32_t *audio_slot;   /* [K] first slot of each clip */
-    const int32_t *audio_frames; /* [K] slots it fills */
-    const float *mel;            /* [cu_mel[K], n_mels] valid mel frames, clip after clip */
-    const int64_t *cu_mel;       /* [K + 1] */
-    int64_t n_mels;
-    int64_t padded_mel; /* 0, or the mel frames that clips of a padded batch have: statistics of
-                           batch norm then count the padding */
-    const float *audio_embeds; /* instead of mel: [sum of audio_frames, embed_dim] */
-    int64_t embed_dim;         /* the LLM's width or the encoder's */
-    bool embed_projected;      /* audio_embeds went through a projection already */
-    const float *target;       /* bare encoder: [frames, width]; loss 0.5 |y - target|^2 */
+    struct s2s_media media[S2S_BATCH_MEDIA]; /* one of a kind */
+    int n_media;
+    const float *target; /* bare encoder: [frames, width]; loss 0.5 |y - target|^2 */
 };
 
 /* What a look into an encoder finds; tensors of the tape. */
@@ -85,7 +96,7 @@ struct s2s_forward {
                                    after the final norm, as Hugging Face counts); NULL for blocks
                                    that did not run */
     int n_hidden;
-    struct s2s_tensor *audio_embeds; /* [sum of audio_frames, H] as put into the slots */
+    struct s2s_tensor *audio_embeds; /* [sum of rows, H] as put into the slots */
 };
 
 /* ---- blocks ---- */
@@ -229,14 +240,17 @@ const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s
 /* Frames that an encoder makes of n mel frames. */
 int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel);
 
+/* Number of labels that count (not negative). */
+int64_t s2s_batch_n_labels(const struct s2s_batch *batch);
+int64_t s2s_media_n_rows(const struct s2s_media *media);
+/* slot_of_row [sum of rows] of n clips that fill slots one after the other, from slot[k] on. */
+void s2s_media_slots(int32_t *slot_of_row, const int32_t *slot, const int32_t *rows, int64_t n);
+
 /* ---- for kinds ---- */
 
 /* Adds a parameter "prefix" + name; name is a format. Flags and init of spec count. */
 struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_spec *spec,
                                 const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-
-/* Number of labels that count (not negative). */
-int64_t s2s_batch_n_labels(const struct s2s_batch *batch);
 
 /* The table's entries; a new kind is declared here and listed in model.c. */
 extern const struct s2s_model_kind s2s_model_llama;         /* llama, qwen2, qwen3, gemma */

@@ -23,11 +23,16 @@ void model_free_blocks(struct s2s_model *model);
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
-/* Slots that the clips of a batch fill, together. */
-int64_t model_n_audio_frames(const struct s2s_batch *batch);
-/* Their indices, clip after clip: where s2s_op_splice_rows puts the clips' rows. */
-struct s2s_tensor *model_audio_slots(struct s2s_tape *tape, const struct s2s_batch *batch);
-/* audio_embeds of a batch as a tensor [model_n_audio_frames, embed_dim]. */
-struct s2s_tensor *model_audio_embeds(struct s2s_tape *tape, const struct s2s_batch *batch);
+/* The batch's list of this kind; NULL: it has none. */
+const struct s2s_media *model_media(const struct s2s_batch *batch, enum s2s_media_kind kind);
+/* Does it bring what an encoder reads, or embeddings? Both false for NULL and for slots alone. */
+bool model_has_features(const struct s2s_media *media);
+bool model_has_embeds(const struct s2s_media *media);
+/* Its embeddings [n_rows, width]. */
+struct s2s_tensor *model_upload_embeds(struct s2s_tape *tape, const struct s2s_media *media);
+/* embeds [T, H] with the rows [n, H] in the list's slots; n is 0 or all of its rows (media may be
+ * NULL for 0). */
+struct s2s_tensor *model_splice(const struct s2s_pass *pass, struct s2s_tensor *embeds,
+                                struct s2s_tensor *rows, const struct s2s_media *media);
 
 #endif

@@ -234,58 +234,55 @@ static int64_t salm_frames(const struct s2s_model *model, int64_t n_mel)
     return s2s_model_frames(s2s_salm_encoder(model), n_mel);
 }
 
+/* Embeddings in the LLM's width. */
+static bool is_projected(const struct s2s_model *model, const struct s2s_media *audio)
+{
+    const struct salm *m = model->impl;
+    const int64_t width = m->llm->hidden_size;
+    if (!model_has_embeds(audio))
+        return false;
+    return audio->projected || (audio->width == width && m->encoder->hidden_size != width);
+}
+
 /* Frames of the encoder against slots of the pack, before anything runs. */
-static int check_frames(const struct s2s_model *model, const struct s2s_batch *batch,
+static int check_frames(const struct s2s_model *model, const struct s2s_media *audio,
                         struct s2s_error *err)
 {
-    for (int64_t k = 0; batch->cu_mel && k < batch->n_clips; k++) {
-        int64_t n = salm_frames(model, batch->cu_mel[k + 1] - batch->cu_mel[k]);
-        if (n != batch->audio_frames[k])
+    for (int64_t k = 0; audio->cu && k < audio->n; k++) {
+        const int64_t n_mel = audio->cu[k + 1] - audio->cu[k], n = salm_frames(model, n_mel);
+        if (n != audio->rows[k])
             return s2s_error_hint(
                 err,
                 s2s_error_set(err, S2S_E_SHAPE,
                               "clip %lld has %d slots; the encoder makes %lld frames of its %lld "
                               "mel frames",
-                              (long long)k, batch->audio_frames[k], (long long)n,
-                              (long long)(batch->cu_mel[k + 1] - batch->cu_mel[k])),
+                              (long long)k, audio->rows[k], (long long)n, (long long)n_mel),
                 "pack with the encoder's own --encoder-frames");
     }
     return 0;
-}
-
-static bool is_projected(const struct s2s_model *model, const struct s2s_batch *batch)
-{
-    const struct salm *m = model->impl;
-    const int64_t width = m->llm->hidden_size;
-    const bool fits_llm_only = batch->embed_dim == width && m->encoder->hidden_size != width;
-    return batch->audio_embeds && (batch->embed_projected || fits_llm_only);
-}
-
-/* The clips alone, as their encoder takes them. */
-static struct s2s_batch clips_of(const struct s2s_batch *batch)
-{
-    return (struct s2s_batch){.n_clips = batch->n_clips,
-                              .mel = batch->mel,
-                              .cu_mel = batch->cu_mel,
-                              .n_mels = batch->n_mels,
-                              .padded_mel = batch->padded_mel};
 }
 
 static int check_audio(const struct s2s_model *model, const struct s2s_batch *batch,
                        struct s2s_error *err)
 {
     const struct s2s_model *encoder = s2s_salm_encoder(model), *llm = s2s_salm_llm(model);
-    const struct s2s_batch clips = clips_of(batch);
-    if (!batch->audio_embeds && !batch->mel)
+    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
+    if (!audio || audio->n == 0)
+        return 0;
+    if (!audio->rows || !audio->slot_of_row)
+        return s2s_error_set(err, S2S_E_ARG, "%lld clips without slots", (long long)audio->n);
+    int rc = check_frames(model, audio, err);
+    if (rc < 0 || s2s_media_n_rows(audio) == 0)
+        return rc;
+    if (!audio->data)
         return s2s_error_set(err, S2S_E_ARG, "%lld clips without features or embeddings",
-                             (long long)batch->n_clips);
-    if (!batch->audio_embeds)
-        return s2s_model_check(encoder, &clips, err);
-    if (batch->embed_dim != (is_projected(model, batch) ? llm : encoder)->hidden_size)
-        return s2s_error_set(err, S2S_E_SHAPE,
-                             "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
-                             (long long)batch->embed_dim, (long long)encoder->hidden_size,
-                             (long long)llm->hidden_size);
+                             (long long)audio->n);
+    if (audio->cu)
+        return encoder->kind->check(encoder, batch, err);
+    if (audio->width != (is_projected(model, audio) ? llm : encoder)->hidden_size)
+        return s2s_error_set(
+            err, S2S_E_SHAPE, "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
+            (long long)audio->width, (long long)encoder->hidden_size, (long long)llm->hidden_size);
     return 0;
 }
 
@@ -295,8 +292,7 @@ static int salm_check(const struct s2s_model *model, const struct s2s_batch *bat
     if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
         return s2s_error_set(err, S2S_E_ARG,
                              "a speech LLM needs input_ids, position_ids and cu_seqlens");
-    int rc = check_frames(model, batch, err);
-    return rc < 0 || model_n_audio_frames(batch) == 0 ? rc : check_audio(model, batch, err);
+    return check_audio(model, batch, err);
 }
 
 /* ---- forward ---- */
@@ -308,36 +304,25 @@ static void run_projection(struct s2s_tape *tape, const struct s2s_block_ctx *ct
 {
     const struct s2s_model *model = ctx->block->model;
     const struct salm *m = model->impl;
-    const struct s2s_batch *batch = ctx->pass->batch;
+    const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
     struct s2s_tensor *x = in[0];
-    if (batch->audio_embeds && !is_projected(model, batch)) {
-        struct s2s_tensor *nowhere = s2s_tape_upload_i32(tape, NULL, 0);
-        x = s2s_op_splice_rows(tape, model_audio_embeds(tape, batch), x, nowhere);
-    }
+    if (model_has_embeds(audio) && !is_projected(model, audio))
+        x = s2s_op_splice_rows(tape, model_upload_embeds(tape, audio), x,
+                               s2s_tape_upload_i32(tape, NULL, 0));
     out[0] = s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
-}
-
-static struct s2s_tensor *splice(struct s2s_tape *tape, const struct s2s_pass *pass,
-                                 struct s2s_tensor *embeds, struct s2s_tensor *rows)
-{
-    struct s2s_tensor *slots = s2s_tensor_rows(rows) > 0 ? model_audio_slots(tape, pass->batch)
-                                                         : s2s_tape_upload_i32(tape, NULL, 0);
-    if (s2s_tensor_rows(rows) > 0)
-        pass->fwd->audio_embeds = rows;
-    return s2s_op_splice_rows(tape, embeds, rows, slots);
 }
 
 static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     const struct s2s_model *model = ctx->block->model, *llm = s2s_salm_llm(model);
-    const struct s2s_batch *batch = ctx->pass->batch;
-    out[0] = llm->kind->embed(llm, tape, batch);
+    const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
+    out[0] = llm->kind->embed(llm, tape, ctx->pass->batch);
     s2s_tape_layer(tape, "%ssplice", model->prefix);
-    if (is_projected(model, batch))
-        out[0] = splice(tape, ctx->pass, out[0], model_audio_embeds(tape, batch));
+    if (is_projected(model, audio))
+        out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);
     if (in[0])
-        out[0] = splice(tape, ctx->pass, out[0], in[0]);
+        out[0] = model_splice(ctx->pass, out[0], in[0], audio);
 }
 
 /* The LLM's; NULL when it has none. */

@@ -57,9 +57,12 @@ static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_e
 /* ---- text of an utterance ---- */
 
 /* The part before the first token to be predicted. Returns its length; 0: nothing is predicted. */
-static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2], const struct s2s_batch *u)
+static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2],
+                         const struct s2s_pack *utterance)
 {
-    int64_t n = 0;
+    const struct s2s_batch *u = &utterance->batch;
+    const struct s2s_media *clips = &u->media[0];
+    int64_t n = 0, k = 0;
     while (n < u->n_tokens && u->labels[n] < 0)
         n++;
     if (n++ == u->n_tokens)
@@ -71,10 +74,10 @@ static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2], const stru
     prompt->cu_seqlens = bounds;
     prompt->seq_lens = bounds + 1;
     prompt->labels = NULL;
-    prompt->n_clips = 0;
-    while (prompt->n_clips < u->n_clips &&
-           u->audio_slot[prompt->n_clips] + u->audio_frames[prompt->n_clips] <= n)
-        prompt->n_clips++;
+    while (k < clips->n && utterance->clip_slot[k] + clips->rows[k] <= n)
+        k++;
+    prompt->media[0].n = k;
+    prompt->n_media = k > 0;
     return n;
 }
 
@@ -125,7 +128,7 @@ static int transcribe(struct evaluation *e, const struct s2s_pack *utterance, co
     int32_t bounds[2], stops[2], *got = NULL;
     size_t n_got = 0;
     int rc = 0;
-    if (prompt_of(&prompt, bounds, &utterance->batch) > 0) {
+    if (prompt_of(&prompt, bounds, utterance) > 0) {
         reference_of(&ref, &stops[0], &utterance->batch, e->options->tokenizer);
         stops[1] = s2s_tokenizer_eos(e->options->tokenizer);
         /* twice the reference is enough to show that the model does not end */
@@ -220,7 +223,7 @@ static int collect(struct heard *all, struct train_streams *streams, struct s2s_
             all->most_tokens = pack->batch.n_tokens;
         for (int64_t s = 0; s < pack->batch.n_seqs; s++) {
             struct s2s_pack *u = s2s_pack_utterance(pack, s, NULL);
-            if (u->batch.n_clips == 0) {
+            if (u->batch.media[0].n == 0) {
                 s2s_pack_free(u);
                 continue;
             }

@@ -41,6 +41,16 @@ static void pack_count(struct s2s_pack *pack)
     }
 }
 
+/* Each clip fills slots one after the other. */
+static void place_clips(struct s2s_pack *pack)
+{
+    struct s2s_media *clips = &pack->batch.media[0];
+    int32_t *slots = pack_alloc(pack, s2s_media_n_rows(clips), sizeof *slots);
+    s2s_media_slots(slots, pack->clip_slot, clips->rows, clips->n);
+    clips->slot_of_row = slots;
+    pack->batch.n_media = clips->n > 0;
+}
+
 /* ---- from a record ---- */
 
 static const void *copy_tensor(struct s2s_pack *pack, const struct s2s_st_tensor *t)
@@ -109,14 +119,16 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     if (schema->layout == S2S_LAYOUT_RL)
         shift_labels(b);
     const struct s2s_st_tensor *slot = s2s_safetensors_find(st, "audio_slot");
-    b->n_clips = slot ? s2s_st_numel(slot) : 0;
-    if (b->n_clips > 0) {
-        b->audio_slot = copy_tensor(pack, slot);
-        b->audio_frames = copy_named(pack, st, "audio_frames");
+    struct s2s_media *clips = &b->media[0];
+    clips->n = slot ? s2s_st_numel(slot) : 0;
+    if (clips->n > 0) {
+        pack->clip_slot = copy_tensor(pack, slot);
+        clips->rows = copy_named(pack, st, "audio_frames");
+        place_clips(pack);
     }
     /* the placeholder is never looked up, and its id may lie outside the model's vocabulary */
-    for (int64_t k = 0; k < b->n_clips; k++)
-        memset((int32_t *)b->input_ids + b->audio_slot[k], 0, (size_t)b->audio_frames[k] * 4);
+    for (int64_t k = 0; k < clips->n; k++)
+        memset((int32_t *)b->input_ids + pack->clip_slot[k], 0, (size_t)clips->rows[k] * 4);
     pack_count(pack);
     return 0;
 }
@@ -132,7 +144,7 @@ static int blame_clip(const struct s2s_pack *pack, int64_t clip, const char *wha
 static int check_finite(const struct s2s_pack *pack, const float *x, const int64_t *cu,
                         int64_t width, const char *what, struct s2s_error *err)
 {
-    for (int64_t k = 0; k < pack->batch.n_clips; k++) {
+    for (int64_t k = 0; k < pack->batch.media[0].n; k++) {
         const float *row = x + cu[k] * width;
         float sum = 0;
         for (int64_t i = 0; i < (cu[k + 1] - cu[k]) * width; i++)
@@ -146,7 +158,7 @@ static int check_finite(const struct s2s_pack *pack, const float *x, const int64
 static int read_embeds(struct s2s_pack *pack, const struct s2s_schema *schema,
                        const struct s2s_safetensors *st, struct s2s_error *err)
 {
-    struct s2s_batch *b = &pack->batch;
+    struct s2s_media *clips = &pack->batch.media[0];
     const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_embeds");
     if (!t || t->n_dims != 2)
         return s2s_error_set(err, S2S_E_NOTFOUND, "no audio_embeds");
@@ -161,13 +173,13 @@ static int read_embeds(struct s2s_pack *pack, const struct s2s_schema *schema,
             out[i] = s2s_bf16_to_f32(bits);
         }
     }
-    b->audio_embeds = out;
-    b->embed_dim = t->shape[1];
-    b->embed_projected = schema->projected;
-    int64_t *cu = s2s_xcalloc((size_t)b->n_clips + 1, sizeof *cu);
-    for (int64_t k = 0; k < b->n_clips; k++)
-        cu[k + 1] = cu[k] + b->audio_frames[k];
-    int rc = check_finite(pack, out, cu, b->embed_dim, "the embedding", err);
+    clips->data = out;
+    clips->width = t->shape[1];
+    clips->projected = schema->projected;
+    int64_t *cu = s2s_xcalloc((size_t)clips->n + 1, sizeof *cu);
+    for (int64_t k = 0; k < clips->n; k++)
+        cu[k + 1] = cu[k] + clips->rows[k];
+    int rc = check_finite(pack, out, cu, clips->width, "the embedding", err);
     free(cu);
     return rc;
 }
@@ -209,14 +221,14 @@ static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
                        const struct s2s_schema *schema, const struct s2s_safetensors *st,
                        struct s2s_error *err)
 {
-    struct s2s_batch *b = &pack->batch;
+    struct s2s_media *clips = &pack->batch.media[0];
     const struct s2s_mel_config *config = s2s_mel_config(reader->mel);
-    int64_t *cu = pack_alloc(pack, b->n_clips + 1, sizeof *cu);
+    int64_t *cu = pack_alloc(pack, clips->n + 1, sizeof *cu);
     float *mel = NULL;
     size_t cap = 0;
     int rc = 0;
     cu[0] = 0;
-    for (int64_t k = 0; k < b->n_clips && rc == 0; k++) {
+    for (int64_t k = 0; k < clips->n && rc == 0; k++) {
         float *pcm = NULL;
         size_t n;
         if ((rc = clip_pcm(&pcm, &n, schema, st, k, config->rate_hz, err)) < 0)
@@ -231,9 +243,9 @@ static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
     }
     s2s_grow(&pack->blocks, pack->n_blocks, &pack->cap_blocks, sizeof *pack->blocks);
     pack->blocks[pack->n_blocks++] = mel;
-    b->mel = mel;
-    b->cu_mel = cu;
-    b->n_mels = config->n_mels;
+    clips->data = mel;
+    clips->cu = cu;
+    clips->width = config->n_mels;
     return rc;
 }
 
@@ -241,14 +253,14 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
                     const struct s2s_schema *schema, const struct s2s_safetensors *st,
                     struct s2s_error *err)
 {
-    struct s2s_batch *b = &pack->batch;
+    struct s2s_media *clips = &pack->batch.media[0];
     int rc = 0;
     switch (schema->audio) {
     case S2S_AUDIO_MEL: {
         const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_mel");
-        b->mel = copy_tensor(pack, t);
-        b->cu_mel = copy_named(pack, st, "audio_cu_mel");
-        b->n_mels = t->shape[1];
+        clips->data = copy_tensor(pack, t);
+        clips->cu = copy_named(pack, st, "audio_cu_mel");
+        clips->width = t->shape[1];
         break;
     }
     case S2S_AUDIO_PCM:
@@ -259,19 +271,18 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
         break;
     default:
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%lld clips, but the stream holds no sound",
-                           (long long)b->n_clips);
+                           (long long)clips->n);
         return s2s_error_hint(err, rc, "pack with --audio pcm or --audio mel");
     }
-    return rc < 0 ? rc : check_finite(pack, b->mel, b->cu_mel, b->n_mels, "the sound", err);
+    return rc < 0 ? rc : check_finite(pack, clips->data, clips->cu, clips->width, "the sound", err);
 }
 
 static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, uint64_t key)
 {
-    struct s2s_batch *b = &pack->batch;
-    for (int64_t k = 0; k < b->n_clips; k++)
-        s2s_spec_augment((float *)b->mel + b->cu_mel[k] * b->n_mels,
-                         b->cu_mel[k + 1] - b->cu_mel[k], (int)b->n_mels, how,
-                         S2S_RNG_KEY(key, (uint64_t)k));
+    const struct s2s_media *mel = &pack->batch.media[0];
+    for (int64_t k = 0; mel->data && mel->cu && k < mel->n; k++)
+        s2s_spec_augment((float *)mel->data + mel->cu[k] * mel->width, mel->cu[k + 1] - mel->cu[k],
+                         (int)mel->width, how, S2S_RNG_KEY(key, (uint64_t)k));
 }
 
 /*
@@ -301,10 +312,10 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     int rc = read_slots(pack, schema, st, err);
     if (rc == 0 && reader->token_dropout > 0)
         drop_tokens(pack, reader->token_dropout, key);
-    if (rc == 0 && pack->batch.n_clips > 0 && (reader->need_audio || schema->has_embed)) {
+    if (rc == 0 && pack->batch.media[0].n > 0 && (reader->need_audio || schema->has_embed)) {
         rc = schema->has_embed ? read_embeds(pack, schema, st, err)
                                : read_mel(pack, reader, schema, st, err);
-        if (rc == 0 && reader->augment && pack->batch.mel)
+        if (rc == 0 && reader->augment)
             augment(pack, reader->augment, key);
     }
     if (rc < 0) {
@@ -344,48 +355,56 @@ static void join_ids(struct s2s_pack *to, struct s2s_pack *const *packs, size_t 
     b->seq_lens = lens;
 }
 
-static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+/* Rows of features or embeddings of all clips. */
+static int64_t n_data_rows(const struct s2s_media *clips)
 {
-    struct s2s_batch *b = &to->batch;
-    int32_t *slot = pack_alloc(to, b->n_clips, 4), *frames = pack_alloc(to, b->n_clips, 4);
-    int64_t *cu = pack_alloc(to, b->n_clips + 1, 8), n_mel = 0, n_embed = 0, t = 0, k = 0;
+    return clips->cu ? clips->cu[clips->n] : s2s_media_n_rows(clips);
+}
+
+static void join_data(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_media *all = &to->batch.media[0];
+    int64_t n_rows = 0, at = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct s2s_batch *p = &packs[i]->batch;
-        for (int64_t c = 0; c < p->n_clips; c++, k++) {
-            slot[k] = (int32_t)t + p->audio_slot[c];
-            frames[k] = p->audio_frames[c];
-            cu[k] = n_mel + (p->cu_mel ? p->cu_mel[c] : 0);
-            n_embed += frames[k];
-        }
-        n_mel += p->cu_mel ? p->cu_mel[p->n_clips] : 0;
-        t += p->n_tokens;
-        b->n_mels = p->n_mels ? p->n_mels : b->n_mels;
-        b->embed_dim = p->embed_dim ? p->embed_dim : b->embed_dim;
-        b->embed_projected = b->embed_projected || p->embed_projected;
+        const struct s2s_media *clips = &packs[i]->batch.media[0];
+        if (!clips->data)
+            continue;
+        n_rows += n_data_rows(clips);
+        all->width = clips->width;
+        all->projected = clips->projected;
     }
-    cu[b->n_clips] = n_mel;
-    b->audio_slot = slot;
-    b->audio_frames = frames;
-    const bool embeds = b->embed_dim > 0;
-    const int64_t width = embeds ? b->embed_dim : b->n_mels;
-    float *rows = pack_alloc(to, (embeds ? n_embed : n_mel) * width, sizeof *rows), *at = rows;
+    float *data = pack_alloc(to, n_rows * all->width, sizeof *data);
     for (size_t i = 0; i < n; i++) {
-        const struct s2s_batch *p = &packs[i]->batch;
-        const float *from = embeds ? p->audio_embeds : p->mel;
-        int64_t len = 0;
-        for (int64_t c = 0; embeds && c < p->n_clips; c++)
-            len += p->audio_frames[c] * width;
-        len = embeds ? len : p->cu_mel ? p->cu_mel[p->n_clips] * width : 0;
+        const struct s2s_media *clips = &packs[i]->batch.media[0];
+        const int64_t len = clips->data ? n_data_rows(clips) * all->width : 0;
         if (len > 0)
-            memcpy(at, from, (size_t)len * sizeof *at);
+            memcpy(data + at, clips->data, (size_t)len * sizeof *data);
         at += len;
     }
-    if (embeds) {
-        b->audio_embeds = rows;
-    } else if (width > 0) {
-        b->mel = rows;
-        b->cu_mel = cu;
+    all->data = all->width > 0 ? data : NULL;
+}
+
+static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_media *all = &to->batch.media[0];
+    int32_t *slot = pack_alloc(to, all->n, 4), *rows = pack_alloc(to, all->n, 4);
+    int64_t *cu = pack_alloc(to, all->n + 1, 8), n_mel = 0, t = 0, k = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_media *clips = &packs[i]->batch.media[0];
+        for (int64_t c = 0; c < clips->n; c++, k++) {
+            slot[k] = (int32_t)t + packs[i]->clip_slot[c];
+            rows[k] = clips->rows[c];
+            cu[k] = n_mel + (clips->cu ? clips->cu[c] : 0);
+        }
+        n_mel += clips->cu ? clips->cu[clips->n] : 0;
+        t += packs[i]->batch.n_tokens;
+        all->cu = clips->cu ? cu : all->cu;
     }
+    cu[all->n] = n_mel;
+    to->clip_slot = slot;
+    all->rows = rows;
+    place_clips(to);
+    join_data(to, packs, n);
 }
 
 struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
@@ -395,13 +414,13 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
     for (size_t i = 0; i < n; i++) {
         to->batch.n_tokens += packs[i]->batch.n_tokens;
         to->batch.n_seqs += packs[i]->batch.n_seqs;
-        to->batch.n_clips += packs[i]->batch.n_clips;
+        to->batch.media[0].n += packs[i]->batch.media[0].n;
         s2s_buf_printf(&place, "%s%s", i ? ", " : "", packs[i]->place);
     }
     to->place = place.data ? place.data : s2s_xstrdup("nothing");
     to->ids = n > 0 && packs[0]->ids ? s2s_xstrdup(packs[0]->ids) : NULL;
     join_ids(to, packs, n);
-    if (to->batch.n_clips > 0)
+    if (to->batch.media[0].n > 0)
         join_clips(to, packs, n);
     pack_count(to);
     return to;
@@ -409,20 +428,22 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
 
 /* ---- cut into utterances ---- */
 
-/* Rows of mel or embeddings that belong to clip k. */
-static const float *clip_rows(const struct s2s_batch *b, int64_t k, int64_t *n_rows, int64_t *width)
+/* Rows of features or embeddings that belong to clip k. */
+static const float *clip_rows(const struct s2s_media *clips, int64_t k, int64_t *n_rows)
 {
     int64_t begin = 0;
-    if (b->audio_embeds) {
+    *n_rows = 0;
+    if (!clips->data)
+        return NULL;
+    if (clips->cu) {
+        begin = clips->cu[k];
+        *n_rows = clips->cu[k + 1] - begin;
+    } else {
         for (int64_t c = 0; c < k; c++)
-            begin += b->audio_frames[c];
-        *n_rows = b->audio_frames[k];
-        *width = b->embed_dim;
-        return b->audio_embeds + begin * *width;
+            begin += clips->rows[c];
+        *n_rows = clips->rows[k];
     }
-    *n_rows = b->mel ? b->cu_mel[k + 1] - b->cu_mel[k] : 0;
-    *width = b->n_mels;
-    return b->mel ? b->mel + b->cu_mel[k] * *width : NULL;
+    return clips->data + begin * clips->width;
 }
 
 /* Copies slots [from, to) of the source behind those that are there. */
@@ -436,78 +457,86 @@ static void add_slots(struct s2s_batch *to, const struct s2s_batch *b, int64_t f
 }
 
 /* A clip of `frames` slots; only the last one may carry a label. */
-static void add_clip(struct s2s_batch *to, int32_t last_label, int64_t frames)
+static void add_clip(struct s2s_pack *to, int32_t last_label, int64_t frames)
 {
-    int64_t k = to->n_clips++;
-    ((int32_t *)to->audio_slot)[k] = (int32_t)to->n_tokens;
-    ((int32_t *)to->audio_frames)[k] = (int32_t)frames;
+    struct s2s_batch *b = &to->batch;
+    int64_t k = b->media[0].n++;
+    ((int32_t *)to->clip_slot)[k] = (int32_t)b->n_tokens;
+    ((int32_t *)b->media[0].rows)[k] = (int32_t)frames;
     for (int64_t i = 0; i < frames; i++) {
-        ((int32_t *)to->input_ids)[to->n_tokens] = 0;
-        ((int32_t *)to->labels)[to->n_tokens++] = i + 1 < frames ? -100 : last_label;
+        ((int32_t *)b->input_ids)[b->n_tokens] = 0;
+        ((int32_t *)b->labels)[b->n_tokens++] = i + 1 < frames ? -100 : last_label;
     }
 }
 
-static void add_rows(struct s2s_pack *to, const struct s2s_batch *from, int64_t clip, float *rows,
+static void add_rows(struct s2s_pack *to, const struct s2s_media *from, int64_t clip, float *rows,
                      int64_t *cu)
 {
-    struct s2s_batch *b = &to->batch;
-    int64_t n, width, k = b->n_clips - 1;
-    const float *src = clip_rows(from, clip, &n, &width);
+    int64_t n, k = to->batch.media[0].n - 1;
+    const float *src = clip_rows(from, clip, &n);
     if (n > 0)
-        memcpy(rows + cu[k] * width, src, (size_t)(n * width) * sizeof *rows);
+        memcpy(rows + cu[k] * from->width, src, (size_t)(n * from->width) * sizeof *rows);
     cu[k + 1] = cu[k] + n;
 }
 
-struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
-                                    const struct s2s_pack *donor)
+/* One sequence, whose positions count from 0. */
+static void bound_utterance(struct s2s_pack *to)
 {
-    const struct s2s_batch *b = &pack->batch, *sound = donor ? &donor->batch : b;
-    if (donor && sound->n_clips == 0)
-        return NULL;
-    const int64_t begin = b->cu_seqlens[seq],
-                  end = begin + (b->seq_lens ? b->seq_lens[seq]
-                                             : b->cu_seqlens[seq + 1] - b->cu_seqlens[seq]);
-    int64_t first = 0, n_clips = 0, room = end - begin, n_rows = 0, n, width = 0;
-    for (int64_t k = 0; k < b->n_clips; k++) {
-        if (b->audio_slot[k] < begin || b->audio_slot[k] >= end)
-            continue;
-        first = n_clips++ ? first : k;
-        clip_rows(sound, donor ? 0 : k, &n, &width);
-        n_rows += n;
-        room += sound->audio_frames[donor ? 0 : k];
-    }
-    struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
     struct s2s_batch *u = &to->batch;
-    u->input_ids = pack_alloc(to, room, 4);
-    u->labels = pack_alloc(to, room, 4);
-    u->audio_slot = pack_alloc(to, n_clips, 4);
-    u->audio_frames = pack_alloc(to, n_clips, 4);
-    float *rows = pack_alloc(to, n_rows * width, sizeof *rows);
-    int64_t *cu = pack_alloc(to, n_clips + 1, sizeof *cu), at = begin;
-    cu[0] = 0;
-    for (int64_t k = first; k < first + n_clips; k++) {
-        int64_t slot = b->audio_slot[k], frames = b->audio_frames[k], from = donor ? 0 : k;
-        add_slots(u, b, at, slot - at);
-        add_clip(u, frames > 0 ? b->labels[slot + frames - 1] : -100, sound->audio_frames[from]);
-        add_rows(to, sound, from, rows, cu);
-        at = slot + frames;
-    }
-    add_slots(u, b, at, end - at);
-    u->n_seqs = 1;
     int32_t *positions = pack_alloc(to, u->n_tokens, 4), *bounds = pack_alloc(to, 3, 4);
     for (int64_t i = 0; i < u->n_tokens; i++)
         positions[i] = (int32_t)i;
     bounds[0] = 0;
     bounds[1] = bounds[2] = (int32_t)u->n_tokens;
+    u->n_seqs = 1;
     u->position_ids = positions;
     u->cu_seqlens = bounds;
     u->seq_lens = bounds + 2;
-    u->n_mels = sound->mel ? width : 0;
-    u->embed_dim = sound->audio_embeds ? width : 0;
-    u->embed_projected = sound->embed_projected;
-    u->mel = sound->mel ? rows : NULL;
-    u->cu_mel = sound->mel ? cu : NULL;
-    u->audio_embeds = sound->audio_embeds ? rows : NULL;
+}
+
+struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
+                                    const struct s2s_pack *donor)
+{
+    const struct s2s_batch *b = &pack->batch;
+    const struct s2s_media *own = &b->media[0], *sound = donor ? &donor->batch.media[0] : own;
+    if (donor && sound->n == 0)
+        return NULL;
+    const int64_t begin = b->cu_seqlens[seq],
+                  end = begin + (b->seq_lens ? b->seq_lens[seq]
+                                             : b->cu_seqlens[seq + 1] - b->cu_seqlens[seq]);
+    int64_t first = 0, n_clips = 0, room = end - begin, n_rows = 0, n;
+    for (int64_t k = 0; k < own->n; k++) {
+        if (pack->clip_slot[k] < begin || pack->clip_slot[k] >= end)
+            continue;
+        first = n_clips++ ? first : k;
+        clip_rows(sound, donor ? 0 : k, &n);
+        n_rows += n;
+        room += sound->rows[donor ? 0 : k];
+    }
+    struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
+    struct s2s_batch *u = &to->batch;
+    struct s2s_media *clips = &u->media[0];
+    u->input_ids = pack_alloc(to, room, 4);
+    u->labels = pack_alloc(to, room, 4);
+    to->clip_slot = pack_alloc(to, n_clips, 4);
+    clips->rows = pack_alloc(to, n_clips, 4);
+    float *rows = pack_alloc(to, n_rows * sound->width, sizeof *rows);
+    int64_t *cu = pack_alloc(to, n_clips + 1, sizeof *cu), at = begin;
+    cu[0] = 0;
+    for (int64_t k = first; k < first + n_clips; k++) {
+        int64_t slot = pack->clip_slot[k], frames = own->rows[k], from = donor ? 0 : k;
+        add_slots(u, b, at, slot - at);
+        add_clip(to, frames > 0 ? b->labels[slot + frames - 1] : -100, sound->rows[from]);
+        add_rows(to, sound, from, rows, cu);
+        at = slot + frames;
+    }
+    add_slots(u, b, at, end - at);
+    clips->data = sound->data ? rows : NULL;
+    clips->cu = sound->cu ? cu : NULL;
+    clips->width = sound->width;
+    clips->projected = sound->projected;
+    place_clips(to);
+    bound_utterance(to);
     to->place = pack->batch.n_seqs > 1
                     ? s2s_xasprintf("%s, utterance %lld", pack->place, (long long)seq)
                     : s2s_xstrdup(pack->place);

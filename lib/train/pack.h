@@ -20,12 +20,13 @@ struct s2s_error;
 
 /* All arrays are the pack's own; batch points at them. */
 struct s2s_pack {
-    struct s2s_batch batch;
-    int64_t n_labels;  /* that count */
-    int64_t n_real;    /* slots that are no padding */
-    char *ids, *texts; /* JSON lists of the record's metadata, or NULL */
-    char *place;       /* "train.s2s: record 17" */
-    void **blocks;     /* what is freed with it */
+    struct s2s_batch batch;   /* media[0] are its clips, n is 0 where it has none */
+    const int32_t *clip_slot; /* [media[0].n] where each clip begins */
+    int64_t n_labels;         /* that count */
+    int64_t n_real;           /* slots that are no padding */
+    char *ids, *texts;        /* JSON lists of the record's metadata, or NULL */
+    char *place;              /* "train.s2s: record 17" */
+    void **blocks;            /* what is freed with it */
     size_t n_blocks, cap_blocks;
 };
 

@@ -93,8 +93,9 @@ static void draw(struct s2s_batch *batch, struct bench *b, bool fixed, uint64_t 
         b->cu[n + 1] = b->cu[n] + frames;
         ++*at;
     }
-    *batch = (struct s2s_batch){
-        .n_clips = n, .mel = b->mel, .cu_mel = b->cu, .n_mels = N_MELS, .target = b->target};
+    *batch = (struct s2s_batch){.media = {{.n = n, .data = b->mel, .cu = b->cu, .width = N_MELS}},
+                                .n_media = 1,
+                                .target = b->target};
 }
 
 /* Multiplications and additions of a step that the mathematics asks for: three times those of the
@@ -103,8 +104,9 @@ static double step_flops(const struct s2s_batch *batch)
 {
     const double d = 256, c = 256;
     double flops = 0;
-    for (int64_t k = 0; k < batch->n_clips; k++) {
-        double mel = (double)(batch->cu_mel[k + 1] - batch->cu_mel[k]), t = mel / 8;
+    const struct s2s_media *clips = &batch->media[0];
+    for (int64_t k = 0; k < clips->n; k++) {
+        double mel = (double)(clips->cu[k + 1] - clips->cu[k]), t = mel / 8;
         flops += mel / 2 * 40 * c * 18 + mel / 4 * 20 * c * (18 + 2 * c) +
                  t * 10 * c * (18 + 2 * c) + 2 * t * 10 * c * d;
         /* feed-forward, projections, pointwise and depthwise convolution; scores and values */
@@ -179,7 +181,7 @@ static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
             b->forward_s = b->backward_s = b->optimizer_s = 0;
         double start = s2s_now_s(), cpu_start = cpu_s();
         rc = step(b, &batch, i + 2, err);
-        double t = s2s_now_s() - start, s = 0.01 * (double)b->cu[batch.n_clips];
+        double t = s2s_now_s() - start, s = 0.01 * (double)b->cu[batch.media[0].n];
         if (i < 0) /* fresh memory */
             continue;
         rates[i] = s / t;
@@ -208,7 +210,8 @@ static int run_inference(struct bench *b, int n_clips, struct s2s_error *err)
 {
     struct s2s_tape *tape = s2s_tape_new(b->device, false);
     const int64_t cu[] = {0, 1000};
-    const struct s2s_batch batch = {.n_clips = 1, .mel = b->mel, .cu_mel = cu, .n_mels = N_MELS};
+    const struct s2s_batch batch = {.media = {{.n = 1, .data = b->mel, .cu = cu, .width = N_MELS}},
+                                    .n_media = 1};
     const int threads = b->device->queue.lanes;
     double cpu = 0;
     int rc = 0;

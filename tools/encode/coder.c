@@ -182,8 +182,8 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
 {
     struct s2s_tape *tape = c->workers[worker].tape;
     const int64_t cu[] = {0, n_mel};
-    struct s2s_batch batch = {
-        .n_clips = 1, .mel = features, .cu_mel = cu, .n_mels = c->model->n_mels};
+    const struct s2s_batch batch = {
+        .media = {{.n = 1, .data = features, .cu = cu, .width = c->model->n_mels}}, .n_media = 1};
     struct s2s_forward fwd = {0};
     int rc = s2s_model_check(c->model, &batch, err);
     if (rc < 0)

@@ -155,7 +155,7 @@ static int open_tokenizer(struct s2s_tokenizer **tok, const struct generate_args
 
 struct prompt {
     struct s2s_batch batch;
-    int32_t *ids, *positions, bounds[3], slot, frames;
+    int32_t *ids, *positions, *slots, bounds[3], frames;
     float *mel;
     int64_t cu_mel[2];
 };
@@ -164,6 +164,7 @@ static void prompt_release(struct prompt *p)
 {
     free(p->ids);
     free(p->positions);
+    free(p->slots);
     free(p->mel);
 }
 
@@ -216,7 +217,6 @@ static void fill(struct prompt *p, const struct s2s_rendered *r, const struct s2
     const int64_t n = (int64_t)r->ids.len + (p->mel ? p->frames - 1 : 0);
     p->ids = s2s_xcalloc((size_t)n, sizeof *p->ids);
     p->positions = s2s_xcalloc((size_t)n, sizeof *p->positions);
-    p->slot = p->mel ? r->audio_pos[0] : 0;
     int64_t at = 0;
     for (size_t i = 0; i < r->ids.len; i++) {
         if (p->mel && (int32_t)i == r->audio_pos[0])
@@ -236,12 +236,16 @@ static void fill(struct prompt *p, const struct s2s_rendered *r, const struct s2
                                   .max_seqlen = n};
     if (!p->mel)
         return;
-    p->batch.n_clips = 1;
-    p->batch.audio_slot = &p->slot;
-    p->batch.audio_frames = &p->frames;
-    p->batch.mel = p->mel;
-    p->batch.cu_mel = p->cu_mel;
-    p->batch.n_mels = model->n_mels;
+    p->slots = s2s_xcalloc((size_t)p->frames, sizeof *p->slots);
+    s2s_media_slots(p->slots, &r->audio_pos[0], &p->frames, 1);
+    p->batch.n_media = 1;
+    p->batch.media[0] = (struct s2s_media){.kind = S2S_MEDIA_AUDIO,
+                                           .n = 1,
+                                           .rows = &p->frames,
+                                           .slot_of_row = p->slots,
+                                           .data = p->mel,
+                                           .cu = p->cu_mel,
+                                           .width = model->n_mels};
 }
 
 /* ---- the command ---- */

@@ -54,7 +54,7 @@ int probe_input_f32(struct probe *probe, const float **data, const int64_t **sha
 int probe_input_i32(struct probe *probe, const int32_t **data, const int64_t **shape,
                     const char *name, int n_dims, struct s2s_error *err);
 /* Features of a padded batch, input_features [B, L, n_mels] and a mask [B, L] of valid frames (the
- * first so many of each row): mel, cu_mel, n_mels, n_clips and padded_mel of the batch. */
+ * first so many of each row): the batch's list of clips, without slots. */
 int probe_input_mel(struct probe *probe, const char *mask_name, struct s2s_error *err);
 bool probe_has_input(const struct probe *probe, const char *name);
 /* Adds an output tensor; name is copied, data must live until the probe's end (probe_alloc). */

@@ -46,11 +46,13 @@ int probe_input_mel(struct probe *probe, const char *mask_name, struct s2s_error
         cu[b + 1] = cu[b] + n;
     }
     struct s2s_batch *batch = &probe->batch;
-    batch->n_clips = shape[0];
-    batch->mel = mel;
-    batch->cu_mel = cu;
-    batch->n_mels = shape[2];
-    batch->padded_mel = shape[1];
+    batch->media[0] = (struct s2s_media){.kind = S2S_MEDIA_AUDIO,
+                                         .n = shape[0],
+                                         .data = mel,
+                                         .cu = cu,
+                                         .width = shape[2],
+                                         .padded = shape[1]};
+    batch->n_media = 1;
     return 0;
 }
 
@@ -86,12 +88,12 @@ static int encoder_prepare(struct probe *p, struct s2s_error *err)
     if (rc < 0)
         return rc;
     struct frames *f = p->state = probe_alloc(p, sizeof *f);
-    f->n_clips = p->batch.n_clips;
-    f->n_padded = s2s_model_frames(p->model, p->batch.padded_mel);
+    const struct s2s_media *clips = &p->batch.media[0];
+    f->n_clips = clips->n;
+    f->n_padded = s2s_model_frames(p->model, clips->padded);
     int32_t *cu = probe_alloc(p, (size_t)(f->n_clips + 1) * sizeof *cu);
     for (int64_t b = 0; b < f->n_clips; b++)
-        cu[b + 1] = cu[b] + (int32_t)s2s_model_frames(p->model,
-                                                      p->batch.cu_mel[b + 1] - p->batch.cu_mel[b]);
+        cu[b + 1] = cu[b] + (int32_t)s2s_model_frames(p->model, clips->cu[b + 1] - clips->cu[b]);
     f->cu = cu;
     if (probe_has_input(p, "target") && (rc = read_target(p, f, err)) < 0)
         return rc;
@@ -162,13 +164,12 @@ static int encoder_collect(struct probe *p, const struct s2s_forward *fwd, struc
 /* Gradient of the features, and running statistics that the step has moved. */
 static void encoder_collect_after(struct probe *p, const struct s2s_forward *fwd)
 {
-    const struct s2s_batch *b = &p->batch;
+    const struct s2s_media *b = &p->batch.media[0];
     const struct s2s_tensor *grad = fwd->trace->mel->grad;
     if (grad) {
         float *values = s2s_xmalloc((size_t)(s2s_tensor_numel(grad) + 1) * sizeof *values);
         s2s_tensor_read(grad, values);
-        add_padded(p, "grad_input_features", values, b->n_clips, b->padded_mel, b->n_mels,
-                   b->cu_mel, b->cu_mel + 1);
+        add_padded(p, "grad_input_features", values, b->n, b->padded, b->width, b->cu, b->cu + 1);
         free(values);
     }
     for (size_t i = 0; p->batch_norm_batch && i < p->model->params->n; i++) {

@@ -54,27 +54,29 @@ static int read_inputs(struct probe *p, struct inputs *in, struct s2s_error *err
 
 static int64_t clip_frames(const struct probe *p, int64_t k)
 {
-    return s2s_model_frames(p->model, p->batch.cu_mel[k + 1] - p->batch.cu_mel[k]);
+    const int64_t *cu = p->batch.media[0].cu;
+    return s2s_model_frames(p->model, cu[k + 1] - cu[k]);
 }
 
 /* Slots of each utterance into lens; every placeholder has a clip. */
 static int count_slots(struct probe *p, const struct inputs *in, int32_t *lens, int64_t *longest,
                        struct s2s_error *err)
 {
+    const int64_t n_clips = p->batch.media[0].n;
     int64_t k = 0;
     for (int64_t b = 0; b < in->shape[0]; b++) {
         for (int32_t i = 0; i < in->lens[b]; i++) {
             bool audio = in->ids[b * in->shape[1] + i] == in->placeholder;
-            if (audio && k == p->batch.n_clips)
+            if (audio && k == n_clips)
                 return s2s_error_set(err, S2S_E_SHAPE, "more placeholders than the %lld clips",
                                      (long long)k);
             lens[b] += audio ? (int32_t)clip_frames(p, k++) : 1;
         }
         *longest = lens[b] > *longest ? lens[b] : *longest;
     }
-    if (k != p->batch.n_clips)
+    if (k != n_clips)
         return s2s_error_set(err, S2S_E_SHAPE, "%lld placeholders and %lld clips", (long long)k,
-                             (long long)p->batch.n_clips);
+                             (long long)n_clips);
     return 0;
 }
 
@@ -118,7 +120,7 @@ static void append(struct probe *p, const struct inputs *in, struct slots *s, in
 static struct slots alloc_slots(struct probe *p, const struct inputs *in, int64_t longest)
 {
     size_t row = (size_t)(longest + p->multiple), n = (size_t)(in->shape[0] + 1);
-    size_t total = n * row * sizeof(int32_t), clips = (size_t)(p->batch.n_clips + 1);
+    size_t total = n * row * sizeof(int32_t), clips = (size_t)(p->batch.media[0].n + 1);
     return (struct slots){.ids = probe_alloc(p, total),
                           .targets = probe_alloc(p, total),
                           .positions = probe_alloc(p, total),
@@ -156,8 +158,11 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     b->position_ids = s->positions;
     b->cu_seqlens = s->cu;
     b->seq_lens = s->lens;
-    b->audio_slot = s->audio_slot;
-    b->audio_frames = s->audio_frames;
+    struct s2s_media *audio = &b->media[0];
+    audio->rows = s->audio_frames;
+    int32_t *slots = probe_alloc(p, (size_t)(s2s_media_n_rows(audio) + 1) * sizeof *slots);
+    s2s_media_slots(slots, s->audio_slot, s->audio_frames, audio->n);
+    audio->slot_of_row = slots;
     int64_t n = s2s_batch_n_labels(b);
     p->loss_scale = p->wanted.seed = n ? 1.0 / (double)n : 0;
     p->wanted.want_logits = true;

@@ -21,7 +21,7 @@ static const char llm_config[] =
     " \"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
     " \"num_key_value_heads\": 2, \"initializer_range\": 0.3, \"tie_word_embeddings\": true}";
 
-enum { T = 9, MELS = 8, MEL_FRAMES = 11, CLIP_SLOTS = 3 };
+enum { T = 9, WIDTH = 24, MELS = 8, MEL_FRAMES = 11, CLIP_SLOTS = 3 };
 
 static struct s2s_device *device;
 static struct s2s_conf *encoder_conf, *llm_conf;
@@ -30,7 +30,7 @@ static const int32_t ids[T] = {3, 7, 30, 2, 9, 11, 4, 36, 0};
 static const int32_t labels[T] = {7, 30, -100, 9, -100, 4, 36, -100, -100};
 static const int32_t positions[T] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
 static const int32_t bounds[] = {0, 5, 9}, lens[] = {5, 3};
-static const int32_t clip_slot[] = {1}, clip_rows[] = {CLIP_SLOTS};
+static const int32_t clip_rows[] = {CLIP_SLOTS}, slot_of_row[CLIP_SLOTS] = {1, 2, 3};
 static const int64_t cu_mel[] = {0, MEL_FRAMES};
 static float mel[MEL_FRAMES * MELS];
 
@@ -49,12 +49,13 @@ static struct s2s_batch text(void)
 static struct s2s_batch speech(void)
 {
     struct s2s_batch b = text();
-    b.n_clips = 1;
-    b.audio_slot = clip_slot;
-    b.audio_frames = clip_rows;
-    b.mel = mel;
-    b.cu_mel = cu_mel;
-    b.n_mels = MELS;
+    b.n_media = 1;
+    b.media[0] = (struct s2s_media){.n = 1,
+                                    .rows = clip_rows,
+                                    .slot_of_row = slot_of_row,
+                                    .data = mel,
+                                    .cu = cu_mel,
+                                    .width = MELS};
     return b;
 }
 
@@ -308,6 +309,43 @@ static void a_batch_of_nothing_runs(void **state)
     s2s_model_free(model);
 }
 
+/* ---- rows and their slots ---- */
+
+/* The loss with embeddings [3, WIDTH] of the LLM's width in these slots. */
+static double loss_of_rows(const struct s2s_model *model, struct s2s_tape *tape, const float *rows,
+                           int32_t n, const int32_t *slots)
+{
+    struct s2s_batch batch = text();
+    batch.n_media = 1;
+    batch.media[0] = (struct s2s_media){
+        .n = 1, .rows = &n, .slot_of_row = slots, .data = rows, .width = WIDTH, .projected = true};
+    struct s2s_forward fwd = {.seed = 0.2};
+    run_forward(model, tape, &batch, &fwd);
+    return s2s_tensor_scalar(fwd.loss);
+}
+
+static void each_row_of_a_clip_has_a_slot_of_its_own(void **state)
+{
+    struct s2s_model *model = open_salm(NULL, false);
+    struct s2s_tape *tape = s2s_tape_new(device, false);
+    const int32_t apart[] = {6, 1, 3}, swapped[] = {1, 6, 3}, fewer[] = {6, -1, 3}, two[] = {6, 3};
+    float rows[3 * WIDTH], turned[3 * WIDTH], without[2 * WIDTH];
+    for (int i = 0; i < 3 * WIDTH; i++)
+        rows[i] = turned[i] = (float)(i * 31 % 17) / 8 - 1;
+    memcpy(turned, rows + WIDTH, WIDTH * sizeof *rows);
+    memcpy(turned + WIDTH, rows, WIDTH * sizeof *rows);
+    memcpy(without, rows, WIDTH * sizeof *rows);
+    memcpy(without + WIDTH, rows + 2 * WIDTH, WIDTH * sizeof *rows);
+    const double loss = loss_of_rows(model, tape, rows, 3, apart);
+    assert_true(loss_of_rows(model, tape, turned, 3, swapped) == loss);
+    assert_true(loss_of_rows(model, tape, rows, 3, swapped) != loss);
+    /* another rank's row is left out */
+    assert_true(loss_of_rows(model, tape, rows, 3, fewer) ==
+                loss_of_rows(model, tape, without, 2, two));
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+}
+
 /* ---- the run ---- */
 
 static int set_up(void **state)
@@ -338,6 +376,7 @@ int main(void)
         cmocka_unit_test(a_batch_without_clips_runs_the_same_operations_in_its_backward),
         cmocka_unit_test(a_batch_without_clips_has_the_bits_of_the_llm_alone),
         cmocka_unit_test(a_batch_of_nothing_runs),
+        cmocka_unit_test(each_row_of_a_clip_has_a_slot_of_its_own),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -239,12 +239,14 @@ static void bad_batches_are_refused_before_anything_runs(void **state)
     b = batch;
     b.max_seqlen = 6;
     assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_RANGE);
-    const int32_t slot[] = {0, 2}, frames[] = {3, 1};
+    const int32_t slot[] = {0, 2}, rows[] = {3, 1};
+    int32_t slots[4];
     b = batch;
-    b.n_clips = 2;
-    b.audio_slot = slot;
-    b.audio_frames = frames;
+    s2s_media_slots(slots, slot, rows, 2);
+    b.n_media = 1;
+    b.media[0] = (struct s2s_media){.n = 2, .rows = rows, .slot_of_row = slots};
     assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_RANGE);
+    assert_non_null(strstr(err.text, "row 0 of clip 1 goes to slot 2, which is taken"));
     b = batch;
     b.position_ids = NULL;
     assert_int_equal(s2s_model_check(model, &b, &err), S2S_E_ARG);

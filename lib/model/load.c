@@ -158,15 +158,13 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
     for (size_t i = 0; rc == 0 && i < model->params->n; i++) {
         struct s2s_param *param = model->params->list[i];
         const char *name = s2s_model_local_name(model, param);
-        if (!name)
+        if (!name || !s2s_param_is_here(param))
             continue;
         const struct s2s_st_tensor *t = find(&w, model->stored_prefix, name, &file);
         if (t) {
             if ((rc = model_set_param(param, t, err)) < 0)
                 s2s_error_add(err, rc, "%s", w.paths[file]);
-        } else if (param->flags & S2S_PARAM_OPTIONAL) {
-            s2s_param_init(param, 0);
-        } else {
+        } else if (!(param->flags & S2S_PARAM_OPTIONAL)) {
             n_missing++;
             s2s_buf_printf(&missing, " %s%s", model->stored_prefix, name);
         }

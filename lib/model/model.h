@@ -5,7 +5,8 @@
  *     struct s2s_model *model;
  *     s2s_model_open(&model, device, par, "llm/", &options, err);   // builds, registers parameters
  *     s2s_params_finish(model->params);
- *     s2s_model_load(model, err);                                   // or s2s_params_init(seed)
+ *     s2s_model_load(model, err);
+ *     s2s_params_init(model->params, seed);                         // what was not loaded
  *     struct s2s_forward fwd = {.seed = 1.0 / n_tokens_global};
  *     s2s_model_check(model, &batch, err);                          // on the host, before all else
  *     s2s_model_forward(model, tape, &batch, &fwd);
@@ -207,8 +208,8 @@ int s2s_model_open(struct s2s_model **model, struct s2s_device *device, const st
                    const char *dir, const struct s2s_model_options *options, struct s2s_error *err);
 void s2s_model_free(struct s2s_model *model); /* NULL is a no-op */
 
-/* Weights of the directory into the finished registry. NOTFOUND lists every tensor that is absent;
- * tensors that nobody wants are a warning. */
+/* Weights of the directory into the finished registry; optional ones that it lacks stay unset.
+ * NOTFOUND lists every other tensor that is absent; tensors that nobody wants are a warning. */
 int s2s_model_load(struct s2s_model *model, struct s2s_error *err);
 
 /*

@@ -8,8 +8,8 @@
  *     s2s_salm_open(&model, device, par, &parts, err);
  *     s2s_params_freeze(model->params, "llm.");       // if asked for
  *     s2s_params_finish(model->params);
- *     s2s_params_init(model->params, seed);           // parts that have no weights
  *     s2s_model_load(model, err);                     // parts that have a directory
+ *     s2s_params_init(model->params, seed);           // parts that have no weights
  */
 #ifndef S2S_MODEL_SALM_H
 #define S2S_MODEL_SALM_H

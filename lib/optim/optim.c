@@ -165,7 +165,7 @@ void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double 
         end = end < o->end ? end : o->end;
         if (begin >= end)
             continue;
-        struct s2s_k_adamw args = {.p = o->params->values + begin,
+        struct s2s_k_adamw args = {.p = o->params->master + begin,
                                    .m = o->m + (begin - o->begin),
                                    .v = o->v + (begin - o->begin),
                                    .grad = o->params->grads + begin,

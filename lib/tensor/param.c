@@ -1,5 +1,7 @@
+/* The registry: names, shapes, cuts, and the buffers that parameters stand in. */
 #include "lib/tensor/param.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,21 +31,119 @@ void s2s_params_free(struct s2s_params *params)
         k->free(&params->device->queue, params->fixed);
     }
     for (size_t i = 0; i < params->n; i++) {
-        free(params->list[i]->tensor->grad);
-        free(params->list[i]->tensor);
-        free(params->list[i]->name);
-        free(params->list[i]);
+        struct s2s_param *p = params->list[i];
+        if (!p->tied) {
+            free(p->tensor->grad);
+            free(p->tensor);
+        }
+        free(p->name);
+        free(p);
     }
     free(params->list);
+    free(params->slots);
     free(params);
+}
+
+/* ---- look-up ---- */
+
+/* Where name is, or would be put. */
+static struct s2s_param **slot_of(const struct s2s_params *params, const char *name)
+{
+    size_t i = s2s_rng_name(name) & (params->n_slots - 1);
+    while (params->slots[i] && strcmp(params->slots[i]->name, name) != 0)
+        i = (i + 1) & (params->n_slots - 1);
+    return &params->slots[i];
+}
+
+/* Half of the slots stay free. */
+static void grow_slots(struct s2s_params *params)
+{
+    if (2 * (params->n + 1) <= params->n_slots)
+        return;
+    free(params->slots);
+    params->n_slots = params->n_slots ? 2 * params->n_slots : 256;
+    params->slots = s2s_xcalloc(params->n_slots, sizeof *params->slots);
+    for (size_t i = 0; i < params->n; i++)
+        *slot_of(params, params->list[i]->name) = params->list[i];
 }
 
 struct s2s_param *s2s_params_find(const struct s2s_params *params, const char *name)
 {
-    for (size_t i = 0; i < params->n; i++)
-        if (strcmp(params->list[i]->name, name) == 0)
-            return params->list[i];
-    return NULL;
+    return params->n_slots ? *slot_of(params, name) : NULL;
+}
+
+/* ---- adding ---- */
+
+static void check_parts(const struct s2s_param *p)
+{
+    int64_t sum = 0;
+    if (p->n_parts > S2S_PARAM_PARTS)
+        S2S_BUG("parameter %s has %d parts", p->name, p->n_parts);
+    for (int k = 0; k < p->n_parts; k++)
+        sum += p->parts[k];
+    if (p->n_parts > 0 && sum != p->shape[p->cuts[0].dim])
+        S2S_BUG("parameter %s: parts of %lld together, dimension %d has %lld", p->name,
+                (long long)sum, p->cuts[0].dim, (long long)p->shape[p->cuts[0].dim]);
+}
+
+static void check_cut(const struct s2s_param *p, int c)
+{
+    static const char *const names[] = {"tp", "cp", "ep", "dp", "pp"};
+    const struct s2s_cut *cut = &p->cuts[c];
+    const int ranks = s2s_group_size(cut->group);
+    if (ranks == 1)
+        return;
+    if (cut->axis < 0 || cut->axis >= S2S_AXES || cut->dim < 0 || cut->dim >= p->n_dims)
+        S2S_BUG("parameter %s: a cut of dimension %d of %d, axis %d", p->name, cut->dim, p->n_dims,
+                (int)cut->axis);
+    if (c > 0 && s2s_group_size(p->cuts[0].group) > 1 && p->cuts[0].dim == cut->dim)
+        S2S_BUG("parameter %s is cut twice along dimension %d", p->name, cut->dim);
+    const bool parted = c == 0 && p->n_parts > 0;
+    const int64_t *sizes = parted ? p->parts : p->shape + cut->dim;
+    for (int k = 0; k < (parted ? p->n_parts : 1); k++)
+        if (sizes[k] % ranks != 0)
+            S2S_BUG("parameter %s: %lld of dimension %d over %d ranks of %s", p->name,
+                    (long long)sizes[k], cut->dim, ranks, names[cut->axis]);
+}
+
+static enum s2s_param_class class_of(const struct s2s_param *p)
+{
+    if (p->flags & S2S_PARAM_EXPERT)
+        return S2S_CLASS_EXPERT;
+    for (int c = 0; c < S2S_PARAM_CUTS; c++)
+        if (p->cuts[c].axis == S2S_AXIS_TP && s2s_group_size(p->cuts[c].group) > 1)
+            return S2S_CLASS_CUT;
+    return p->flags & S2S_PARAM_SP_SUM ? S2S_CLASS_SP_SUM : S2S_CLASS_REPLICATED;
+}
+
+static bool same_shape(const struct s2s_param *a, const struct s2s_param *b)
+{
+    return a->n_dims == b->n_dims && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+           memcmp(a->local, b->local, sizeof a->local) == 0;
+}
+
+static void tie(struct s2s_params *params, struct s2s_param *p, const char *name)
+{
+    struct s2s_param *to = s2s_params_find(params, name);
+    if (!to || to->tied)
+        S2S_BUG("parameter %s is tied to %s, which is not there", p->name, name);
+    if (!same_shape(p, to))
+        S2S_BUG("parameter %s is tied to %s, which has another shape", p->name, name);
+    p->tied = to;
+    p->tensor = to->tensor;
+    p->numel = 0;
+    p->set = true;
+}
+
+static void set_sizes(struct s2s_param *p)
+{
+    p->numel = 1;
+    memcpy(p->local, p->shape, sizeof p->local);
+    for (int c = 0; c < S2S_PARAM_CUTS; c++)
+        p->local[p->cuts[c].dim] /= s2s_group_size(p->cuts[c].group);
+    for (int i = 0; i < p->n_dims; i++)
+        if (__builtin_mul_overflow(p->numel, p->local[i], &p->numel))
+            p->numel = MAX_NUMEL + 1;
 }
 
 struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_param_spec *spec)
@@ -55,27 +155,31 @@ struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_par
     struct s2s_param *p = s2s_xcalloc(1, sizeof *p);
     p->name = s2s_xstrdup(spec->name);
     p->n_dims = spec->n_dims;
-    p->cut_dim = spec->cut_dim;
-    p->cut_axis = s2s_group_size(spec->cut_group) > 1 ? spec->cut_axis : S2S_AXIS_NONE;
+    p->n_parts = spec->n_parts;
     p->flags = spec->flags;
+    p->lr_mult = spec->lr_mult != 0 ? spec->lr_mult : 1;
+    p->decay_mult = spec->decay_mult != 0 ? spec->decay_mult : 1;
     p->init = spec->init;
-    p->numel = 1;
-    for (int i = 0; i < spec->n_dims; i++) {
-        p->shape[i] = p->local[i] = spec->shape[i];
-        if (p->cut_axis != S2S_AXIS_NONE && i == spec->cut_dim) {
-            int size = spec->cut_group->size;
-            if (spec->shape[i] % size)
-                S2S_BUG("parameter %s: %lld rows over %d ranks", p->name, (long long)p->shape[i],
-                        size);
-            p->local[i] /= size;
-            p->cut_begin = p->local[i] * spec->cut_group->rank;
-        }
-        if (__builtin_mul_overflow(p->numel, p->local[i], &p->numel))
-            p->numel = MAX_NUMEL + 1;
-    }
-    p->tensor = s2s_xcalloc(1, sizeof *p->tensor);
+    memcpy(p->shape, spec->shape, (size_t)spec->n_dims * sizeof *p->shape);
+    memcpy(p->cuts, spec->cuts, sizeof p->cuts);
+    memcpy(p->parts, spec->parts, sizeof p->parts);
+    check_parts(p);
+    for (int c = 0; c < S2S_PARAM_CUTS; c++)
+        check_cut(p, c);
+    if (s2s_group_size(p->cuts[0].group) == 1)
+        p->n_parts = 0;
+    set_sizes(p);
+    p->class = class_of(p);
+    if (spec->tie)
+        tie(params, p, spec->tie);
+    else
+        p->tensor = s2s_xcalloc(1, sizeof *p->tensor);
+    if (p->flags & S2S_PARAM_ABSENT)
+        p->numel = 0;
+    grow_slots(params);
     s2s_grow(&params->list, params->n, &params->cap, sizeof *params->list);
     params->list[params->n++] = p;
+    *slot_of(params, p->name) = p;
     return p;
 }
 
@@ -87,6 +191,34 @@ void s2s_params_freeze(struct s2s_params *params, const char *prefix)
         if (strncmp(params->list[i]->name, prefix, strlen(prefix)) == 0)
             params->list[i]->flags |= S2S_PARAM_FROZEN;
 }
+
+size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern)
+{
+    size_t n = 0;
+    if (params->finished)
+        S2S_BUG("%s is frozen after the buffers were laid out", pattern);
+    for (size_t i = 0; i < params->n; i++)
+        if (fnmatch(pattern, params->list[i]->name, 0) == 0) {
+            params->list[i]->flags |= S2S_PARAM_FROZEN;
+            n++;
+        }
+    return n;
+}
+
+size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
+                              double decay_mult)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < params->n; i++)
+        if (fnmatch(pattern, params->list[i]->name, 0) == 0) {
+            params->list[i]->lr_mult *= lr_mult;
+            params->list[i]->decay_mult *= decay_mult;
+            n++;
+        }
+    return n;
+}
+
+/* ---- buffers ---- */
 
 static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s2s_device *device,
                        float *data)
@@ -104,48 +236,72 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
 {
     const struct s2s_kernels *k = params->device->kernels;
     const int64_t sizes[] = {params->n_trained, params->n_trained, params->n_fixed};
-    float **const buffers[] = {&params->values, &params->grads, &params->fixed};
     bool room = params->n_trained <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL;
+    void *buffers[3];
     size_t bytes[3];
     for (int i = 0; i < 3; i++) {
         bytes[i] = (size_t)(sizes[i] ? sizes[i] : 1) * sizeof(float);
-        *buffers[i] = room ? k->alloc(&params->device->queue, bytes[i]) : NULL;
-        room = *buffers[i] != NULL;
+        buffers[i] = room ? k->alloc(&params->device->queue, bytes[i]) : NULL;
+        room = buffers[i] != NULL;
     }
     for (int i = 0; i < 3; i++)
-        if (room) {
-            k->zero(&params->device->queue, *buffers[i], bytes[i]);
-        } else {
-            k->free(&params->device->queue, *buffers[i]);
-            *buffers[i] = NULL;
-        }
-    if (room)
-        return 0;
-    int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
-                           (double)params->n_trained + (double)params->n_fixed);
-    return s2s_error_hint(err, rc, "check the sizes in its config");
+        if (room)
+            k->zero(&params->device->queue, buffers[i], bytes[i]);
+        else
+            k->free(&params->device->queue, buffers[i]);
+    if (!room) {
+        int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
+                               (double)params->n_trained + (double)params->n_fixed);
+        return s2s_error_hint(err, rc, "check the sizes in its config");
+    }
+    params->values = params->master = buffers[0];
+    params->grads = buffers[1];
+    params->fixed = buffers[2];
+    return 0;
+}
+
+/* Places p at *end. */
+static void place(struct s2s_param *p, int64_t *end)
+{
+    p->offset = *end;
+    if (*end <= MAX_NUMEL && p->numel <= MAX_NUMEL)
+        *end += (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    else
+        *end = MAX_NUMEL + 1;
+}
+
+static void lay_out(struct s2s_params *params)
+{
+    static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
+    params->n_trained = params->n_fixed = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        p->trained = !p->tied && !(p->flags & untrained);
+        if (!p->trained)
+            place(p, &params->n_fixed);
+    }
+    for (int class = 0; class < S2S_CLASSES; class ++) {
+        for (size_t i = 0; i < params->n; i++)
+            if (params->list[i]->trained && (int)params->list[i]->class == class)
+                place(params->list[i], &params->n_trained);
+        params->class_end[class] = params->n_trained;
+    }
 }
 
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
 {
-    params->n_trained = params->n_fixed = 0;
-    for (size_t i = 0; i < params->n; i++) {
-        struct s2s_param *p = params->list[i];
-        p->trained = !(p->flags & (S2S_PARAM_FROZEN | S2S_PARAM_BUFFER));
-        int64_t *end = p->trained ? &params->n_trained : &params->n_fixed;
-        p->offset = *end;
-        if (*end <= MAX_NUMEL && p->numel <= MAX_NUMEL)
-            *end += (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-        else
-            *end = MAX_NUMEL + 1;
-    }
+    lay_out(params);
     int rc = alloc_buffers(params, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         struct s2s_tensor *t = p->tensor;
-        set_header(t, p, params->device, (p->trained ? params->values : params->fixed) + p->offset);
+        if (p->tied)
+            continue;
+        const bool absent = p->flags & S2S_PARAM_ABSENT;
+        float *buffer = p->trained ? params->values : params->fixed;
+        set_header(t, p, params->device, absent ? NULL : buffer + p->offset);
         t->param = p;
         if (!p->trained)
             continue;
@@ -158,122 +314,21 @@ int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
     return 0;
 }
 
+void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,
+                      int64_t *end)
+{
+    *begin = class > 0 ? params->class_end[class - 1] : 0;
+    *end = params->class_end[class];
+}
+
 void s2s_params_zero_grads(struct s2s_params *params)
 {
+    for (size_t i = 0; i < params->n && !params->complete; i++)
+        if (!params->list[i]->set && s2s_param_is_here(params->list[i]))
+            S2S_BUG("parameter %s was neither loaded nor initialised", params->list[i]->name);
+    params->complete = true;
     params->device->kernels->zero(&params->device->queue, params->grads,
                                   (size_t)params->n_trained * sizeof(float));
-}
-
-/* Global index of the i-th local element. */
-static int64_t global_index(const struct s2s_param *p, int64_t i)
-{
-    if (p->cut_axis == S2S_AXIS_NONE)
-        return i;
-    int64_t inner = 1;
-    for (int d = p->cut_dim + 1; d < p->n_dims; d++)
-        inner *= p->local[d];
-    int64_t cut = p->local[p->cut_dim];
-    int64_t outer = i / (cut * inner), rest = i % (cut * inner);
-    return (outer * p->shape[p->cut_dim] + p->cut_begin) * inner + rest;
-}
-
-/* Elements first.. of the global tensor into out. */
-static void init_run(const struct s2s_param *p, uint64_t key, float *out, int64_t n, int64_t first)
-{
-    float value = (float)p->init.value;
-    switch (p->init.kind) {
-    case S2S_INIT_ZERO:
-    case S2S_INIT_CONSTANT:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = p->init.kind == S2S_INIT_ZERO ? 0 : value;
-        break;
-    case S2S_INIT_NORMAL:
-        s2s_rng_fill_normal(out, (size_t)n, key, (uint64_t)first, 0, value);
-        break;
-    case S2S_INIT_UNIFORM:
-        s2s_rng_fill_uniform(out, (size_t)n, key, (uint64_t)first);
-        for (int64_t i = 0; i < n; i++)
-            out[i] = value * (2 * out[i] - 1);
-        break;
-    }
-}
-
-void s2s_param_init(struct s2s_param *param, uint64_t seed)
-{
-    const uint64_t key = S2S_RNG_KEY(seed, s2s_rng_name(param->name));
-    /* pieces that are contiguous in the global tensor too */
-    int64_t run = param->numel;
-    if (param->cut_axis != S2S_AXIS_NONE) {
-        run = 1;
-        for (int d = param->cut_dim; d < param->n_dims; d++)
-            run *= param->local[d];
-    }
-    enum { PIECE = 1 << 16 };
-    float *host = s2s_xmalloc((size_t)(param->numel ? param->numel : 1) * sizeof *host);
-    for (int64_t begin = 0; begin < param->numel; begin += run) {
-        int64_t first = global_index(param, begin);
-#pragma omp parallel for schedule(static) if (run > PIECE)
-        for (int64_t at = 0; at < run; at += PIECE)
-            init_run(param, key, host + begin + at, run - at < PIECE ? run - at : PIECE,
-                     first + at);
-    }
-    s2s_tensor_write(param->tensor, host);
-    free(host);
-}
-
-void s2s_params_init(struct s2s_params *params, uint64_t seed)
-{
-    for (size_t i = 0; i < params->n; i++)
-        s2s_param_init(params->list[i], seed);
-}
-
-static float element(const unsigned char *bytes, int64_t i, enum s2s_dtype dtype, const char *name)
-{
-    uint16_t half;
-    float single;
-    double dbl;
-    switch (dtype) {
-    case S2S_F32:
-        memcpy(&single, bytes + i * 4, 4);
-        return single;
-    case S2S_BF16:
-        memcpy(&half, bytes + i * 2, 2);
-        return s2s_bf16_to_f32(half);
-    case S2S_F16:
-        memcpy(&half, bytes + i * 2, 2);
-        return s2s_f16_to_f32(half);
-    case S2S_F64:
-        memcpy(&dbl, bytes + i * 8, 8);
-        return (float)dbl;
-    default:
-        S2S_BUG("%s: %s values for a parameter", name, s2s_dtype_name(dtype));
-    }
-}
-
-void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dtype)
-{
-    if (dtype == S2S_F32 && param->cut_axis == S2S_AXIS_NONE) {
-        s2s_tensor_write(param->tensor, whole);
-        return;
-    }
-    float *host = s2s_xmalloc((size_t)(param->numel ? param->numel : 1) * sizeof *host);
-    for (int64_t i = 0; i < param->numel; i++)
-        host[i] = element(whole, global_index(param, i), dtype, param->name);
-    s2s_tensor_write(param->tensor, host);
-    free(host);
-}
-
-void s2s_param_get(const struct s2s_param *param, float *local)
-{
-    s2s_tensor_read(param->tensor, local);
-}
-
-void s2s_param_get_grad(const struct s2s_param *param, float *local)
-{
-    if (param->trained)
-        s2s_tensor_read(param->tensor->grad, local);
-    else
-        memset(local, 0, (size_t)param->numel * sizeof *local);
 }
 
 struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, bool gradient)
@@ -281,7 +336,7 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
     struct s2s_device *dev = params->device;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
-        if (gradient && !p->trained)
+        if (!s2s_param_is_here(p) || (gradient && !p->trained))
             continue;
         struct s2s_k_reduce args = {.x = gradient ? p->tensor->grad->data : p->tensor->data,
                                     .n = p->numel,
@@ -297,6 +352,11 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
             return p;
     }
     return NULL;
+}
+
+bool s2s_param_is_here(const struct s2s_param *param)
+{
+    return !param->tied && !(param->flags & S2S_PARAM_ABSENT);
 }
 
 bool s2s_param_decays(const struct s2s_param *param)

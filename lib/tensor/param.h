@@ -1,7 +1,14 @@
 /*
  * The registry of parameters: a model's build function adds them, everything else reads them here
  * (initial values, optimizer groups, reduction of gradients, checkpoints, export). Values and
- * gradients are flat fp32 buffers; a parameter is a range of them.
+ * gradients are flat buffers; a parameter is a range of them.
+ *
+ * A parameter has a global shape, and each rank holds boxes of it (s2s_param_boxes). A cut takes an
+ * equal part along one dimension for each rank of a group. A matrix that is several matrices one
+ * below the other (q|k|v, gate|up) says their sizes: each part is then cut by itself, and a rank
+ * holds its pieces one after the other:
+ *
+ *     global [12, n], parts {8, 2, 2}, two ranks:     rank 0: rows 0-3, 8, 10; rank 1: 4-7, 9, 11
  */
 #ifndef S2S_TENSOR_PARAM_H
 #define S2S_TENSOR_PARAM_H
@@ -22,7 +29,18 @@ enum s2s_param_flag {
         4, /* state that is saved with the model but no parameter (running statistics) */
     S2S_PARAM_EXPERT = 8,    /* one of a set of experts: its gradient is reduced over other ranks */
     S2S_PARAM_SP_SUM = 16,   /* used on a sequence shard: its gradient is summed over tp */
-    S2S_PARAM_OPTIONAL = 32, /* a loader may find it absent and keep the initial value */
+    S2S_PARAM_OPTIONAL = 32, /* a loader may find no value for it: then it keeps its initial one */
+    S2S_PARAM_ABSENT = 64,   /* another pipeline stage's: name and shape, no memory here */
+};
+
+/* Over which ranks a gradient is reduced, and who counts it in the norm. Trained parameters stand
+ * class after class, in this order. */
+enum s2s_param_class {
+    S2S_CLASS_REPLICATED, /* the same on all ranks of tp, and so is its gradient */
+    S2S_CLASS_SP_SUM,     /* the same on all ranks of tp, its gradient a part of the sum */
+    S2S_CLASS_CUT,        /* each rank of tp has its own part */
+    S2S_CLASS_EXPERT,     /* S2S_PARAM_EXPERT, cut or not */
+    S2S_CLASSES
 };
 
 enum s2s_init_kind { S2S_INIT_ZERO, S2S_INIT_CONSTANT, S2S_INIT_NORMAL, S2S_INIT_UNIFORM };
@@ -33,15 +51,32 @@ struct s2s_init {
     double value; /* the constant, the standard deviation, or the bound of [-value, value) */
 };
 
+enum {
+    S2S_PARAM_CUTS = 2,
+    S2S_PARAM_PARTS = 8,
+    /* what a range of elements can consist of at most: 2 x 5 - 1 boxes in each part */
+    S2S_PARAM_BOXES = S2S_PARAM_PARTS * (2 * S2S_TENSOR_DIMS - 1)
+};
+
+/* Equal parts of dimension dim for the ranks of a group. */
+struct s2s_cut {
+    enum s2s_axis axis;
+    int dim;
+    const struct s2s_group *group; /* kept; NULL or size 1: not cut */
+};
+
 /* What a layer says about a parameter. */
 struct s2s_param_spec {
     const char *name; /* as the checkpoint has it, with the composite's prefix; copied */
     int n_dims;
-    int64_t shape[S2S_TENSOR_DIMS]; /* global */
-    enum s2s_axis cut_axis; /* with a cut_group: equal parts along cut_dim; of experts, etp is TP */
-    int cut_dim;
-    const struct s2s_group *cut_group; /* the axis' group; NULL: not cut */
+    int64_t shape[S2S_TENSOR_DIMS];      /* global */
+    struct s2s_cut cuts[S2S_PARAM_CUTS]; /* along different dimensions */
+    int n_parts;                         /* 0: one part, all of it */
+    int64_t parts[S2S_PARAM_PARTS];      /* [n_parts] sizes along the dimension of cuts[0] */
+    const char *tie;                     /* NULL, or the name (added before) whose value this is:
+                                          * one tensor, one gradient, stored once under that name */
     unsigned flags;
+    double lr_mult, decay_mult; /* of learning rate and weight decay; 0: 1 */
     struct s2s_init init;
 };
 
@@ -50,56 +85,83 @@ struct s2s_param {
     int n_dims;
     int64_t shape[S2S_TENSOR_DIMS]; /* global */
     int64_t local[S2S_TENSOR_DIMS]; /* of this rank */
-    enum s2s_axis cut_axis;
-    int cut_dim;
-    int64_t cut_begin; /* first index of this rank along cut_dim */
+    struct s2s_cut cuts[S2S_PARAM_CUTS];
+    int n_parts; /* 0: one, or nothing is cut along them */
+    int64_t parts[S2S_PARAM_PARTS];
+    struct s2s_param *tied; /* whose value this is, or NULL */
     unsigned flags;
+    enum s2s_param_class class;
+    double lr_mult, decay_mult;
     struct s2s_init init;
-    int64_t numel;             /* local */
-    int64_t offset;            /* first element in `trained` or `fixed` */
-    bool trained;              /* has a gradient and optimizer state */
-    struct s2s_tensor *tensor; /* its value; tensor->grad is its slice of the gradient buffer */
+    int64_t numel;             /* elements stored here: 0 for a tied or absent one */
+    int64_t offset;            /* first element in the trained or fixed buffer */
+    bool trained;              /* has a gradient and optimizer state here */
+    bool set;                  /* was initialised or loaded */
+    struct s2s_tensor *tensor; /* its value (data NULL where it is absent); tensor->grad is its
+                                * slice of the gradient buffer */
 };
 
 /*
- * All parameters of a model. Trained ones stand in one flat buffer in the order they were added,
- * fixed ones (frozen, buffers) in another. Each starts at a multiple of 16 elements; the gaps hold
- * zeros, in gradients too, so flat operations may run over them.
+ * All parameters of a model. Trained ones stand in one flat buffer, by class and then in the order
+ * they were added, fixed ones (frozen, buffers) in another. Each starts at a multiple of 16
+ * elements; the gaps hold zeros, in gradients too, so flat operations may run over them.
  */
 struct s2s_params {
     struct s2s_device *device;
     struct s2s_param **list;
     size_t n, cap;
-    bool finished;
-    float *values; /* [n_trained], device memory */
+    struct s2s_param **slots; /* the list by hash of the name, open addressing */
+    size_t n_slots;           /* 0 or a power of two */
+    bool finished, complete;  /* complete: every value was seen to be set */
+    void *values;             /* [n_trained], what layers use: device memory */
+    float *master; /* [n_trained], what the optimizer updates; `values` where that is F32 */
     float *grads;  /* [n_trained] */
     float *fixed;  /* [n_fixed] */
     int64_t n_trained, n_fixed;
+    int64_t class_end[S2S_CLASSES]; /* of the trained ones */
 };
 
 /* Gives: s2s_params_free. */
 struct s2s_params *s2s_params_new(struct s2s_device *device);
 void s2s_params_free(struct s2s_params *params); /* NULL is a no-op */
 
-/* Adds one; a name twice is our bug. Lent until s2s_params_free. */
+/* Adds one; a name twice, or a size that a group does not divide, is our bug. Lent until
+ * s2s_params_free. */
 struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_param_spec *spec);
 /* Freezes everything whose name starts with prefix; before s2s_params_finish. */
 void s2s_params_freeze(struct s2s_params *params, const char *prefix);
+/* Freezes names that match a shell pattern, in which * matches dots too ("llm.*.norm.weight").
+ * Returns how many there are; before s2s_params_finish. */
+size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern);
+/* Multiplies learning rate and weight decay of names that match. Returns how many there are. */
+size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
+                              double decay_mult);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
  * not set). Fails where the machine has no room for them. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);
 
 struct s2s_param *s2s_params_find(const struct s2s_params *params, const char *name); /* or NULL */
 
-/* Initial values of everything (names decide, not order). */
-void s2s_params_init(struct s2s_params *params, uint64_t seed);
+/* The elements [begin, end) of the trained buffers that belong to a class. */
+void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,
+                      int64_t *end);
+
+/* Whether this rank stores it: it is neither tied nor absent. */
+bool s2s_param_is_here(const struct s2s_param *param);
+
+/* Initial values of whatever was not set before (names decide, not order). Returns the number of
+ * elements. */
+int64_t s2s_params_init(struct s2s_params *params, uint64_t seed);
 void s2s_param_init(struct s2s_param *param, uint64_t seed);
 
+/* Begins a step: that a parameter was never set is our bug. */
 void s2s_params_zero_grads(struct s2s_params *params);
 
-/* This rank's part from a whole tensor in host memory (row-major, any float dtype), and back: whole
- * [product of local] in F32. Gradients likewise. */
+/* This rank's boxes out of a whole tensor in host memory (row-major, any float dtype, no particular
+ * alignment). */
 void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dtype);
+/* What this rank holds, host memory [numel] in F32, in and out. */
+void s2s_param_set_local(struct s2s_param *param, const float *local);
 void s2s_param_get(const struct s2s_param *param, float *local);
 void s2s_param_get_grad(const struct s2s_param *param, float *local);
 
@@ -108,5 +170,38 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
 
 /* Megatron's rule: weights of two or more dimensions that are no biases are decayed. */
 bool s2s_param_decays(const struct s2s_param *param);
+
+/* ---- where the elements are (param_boxes.c) ---- */
+
+/* A box of the global tensor, and where its first element is in the local one. */
+struct s2s_box {
+    int64_t offset[S2S_TENSOR_DIMS], size[S2S_TENSOR_DIMS], local_offset[S2S_TENSOR_DIMS];
+};
+
+/* The boxes that a rank holds, in the order of the parts: out [S2S_PARAM_PARTS]. at: the rank's
+ * position in the group of each axis; NULL: this rank. Returns their number. The boxes of all
+ * positions tile the tensor. */
+int s2s_param_boxes(struct s2s_box *out, const struct s2s_param *param, const int at[S2S_AXES]);
+/* The boxes that the elements [begin, end) of this rank's local tensor consist of: out
+ * [S2S_PARAM_BOXES]. */
+int s2s_param_range_boxes(struct s2s_box *out, const struct s2s_param *param, int64_t begin,
+                          int64_t end);
+
+int64_t s2s_box_numel(const struct s2s_box *box, int n_dims);
+/* Index in the local tensor from which the box lies contiguous there; -1: it does not. */
+int64_t s2s_box_begin(const struct s2s_box *box, const struct s2s_param *param);
+/* Between the local tensor [numel] and the box by itself, row-major. */
+void s2s_box_pack(const struct s2s_box *box, const struct s2s_param *param, const float *local,
+                  float *packed);
+void s2s_box_unpack(const struct s2s_box *box, const struct s2s_param *param, const float *packed,
+                    float *local);
+
+/*
+ * Ranks along axes that do not cut a parameter hold copies of the same boxes. Gives this rank's
+ * number among them, and how many there are. axes: the groups of the parameter's grid; NULL: not
+ * counted.
+ */
+int s2s_param_copy(const struct s2s_param *param, const struct s2s_group *const axes[S2S_AXES],
+                   int *n_copies);
 
 #endif

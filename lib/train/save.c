@@ -220,12 +220,13 @@ int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
 static int read_box(struct s2s_ckpt *ckpt, const char *name, const struct s2s_param *p, float *host,
                     struct s2s_error *err)
 {
-    int64_t begin[S2S_TENSOR_DIMS] = {0};
-    begin[p->cut_dim] = p->cut_axis == S2S_AXIS_NONE ? 0 : p->cut_begin;
+    struct s2s_box boxes[S2S_PARAM_PARTS];
+    if (s2s_param_boxes(boxes, p, NULL) != 1)
+        S2S_BUG("%s is cut in parts", name);
     const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
     if (!t)
         S2S_BUG("%s was found and is gone", name);
-    return s2s_ckpt_read(ckpt, t, begin, p->local, host, err);
+    return s2s_ckpt_read(ckpt, t, boxes[0].offset, boxes[0].size, host, err);
 }
 
 /* Names and shapes of everything that is wanted, checked at once. */
@@ -261,7 +262,7 @@ static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct
         struct s2s_param *p = params->list[i];
         if ((rc = read_box(ckpt, p->name, p, host, err)) < 0)
             break;
-        s2s_tensor_write(p->tensor, host);
+        s2s_param_set_local(p, host);
         for (int m = 0; rc == 0 && optim && p->trained && m < 2; m++) {
             char *name = s2s_xasprintf("%s.%s", moments[m], p->name);
             rc = read_box(ckpt, name, p, host, err);

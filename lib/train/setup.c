@@ -78,8 +78,7 @@ static void freeze(struct s2s_bundle *b, const struct s2s_recipe *r)
         s2s_params_freeze(params, "llm.");
 }
 
-int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, bool load,
-                    struct s2s_error *err)
+int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s_error *err)
 {
     *b = (struct s2s_bundle){.model = NULL};
     int rc = s2s_device_open(&b->device, "cpu", err);
@@ -89,13 +88,16 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, bool load,
         freeze(b, r);
         rc = s2s_params_finish(b->model->params, err);
     }
-    if (rc == 0) {
-        s2s_params_init(b->model->params, (uint64_t)r->seed);
-        if (load && (b->composite || b->model->dir))
-            rc = s2s_model_load(b->model, err);
-    }
     if (rc < 0)
         s2s_bundle_free(b);
+    return rc;
+}
+
+int s2s_bundle_load(struct s2s_bundle *b, uint64_t seed, struct s2s_error *err)
+{
+    int rc = b->composite || b->model->dir ? s2s_model_load(b->model, err) : 0;
+    if (rc == 0)
+        s2s_params_init(b->model->params, seed);
     return rc;
 }
 
@@ -161,8 +163,8 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
         if (rc == 0)
             rc = s2s_params_finish(b->model->params, err);
         if (rc == 0) {
-            rc = s2s_model_load(b->model, err);
             b->composite = b->model->kind == &s2s_model_salm;
+            rc = s2s_bundle_load(b, 0, err);
         }
     }
     if (rc < 0)

@@ -83,7 +83,7 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
     if (rc == 0)
         rc = check_inputs(recipe, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, true, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, err);
     if (rc == 0)
         rc = check_model(t, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
@@ -138,7 +138,8 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
     free(tracker);
     s2s_comm_broadcast(s2s_mesh_world(t->mesh), &there, 1, S2S_U8, 0);
     if (!there)
-        return 0;
+        return s2s_mesh_all_ok(t->mesh, s2s_bundle_load(&t->bundle, (uint64_t)t->recipe->seed, err),
+                               err);
     if (!t->recipe->resume) {
         rc = s2s_error_set(err, S2S_E_RULE, "%s holds checkpoints, and checkpoint.resume is false",
                            t->ckpt_root);

@@ -3,8 +3,8 @@
  * s2s-train are made of.
  *
  *     struct s2s_trainer *t;
- *     s2s_trainer_open(&t, &recipe, mesh, err);     // model, weights, optimizer
- *     s2s_trainer_resume(t, err);                   // the last complete checkpoint, if any
+ *     s2s_trainer_open(&t, &recipe, mesh, err);     // model, optimizer
+ *     s2s_trainer_resume(t, err);                   // the last complete checkpoint, or weights
  *     s2s_trainer_run(t, err);                      // to the last step
  *     s2s_trainer_free(t);
  *
@@ -61,6 +61,7 @@ struct s2s_trainer {
 /* Rank 0 has locked the run directory (lib/train/lock.h). */
 int s2s_trainer_open(struct s2s_trainer **trainer, const struct s2s_recipe *recipe,
                      struct s2s_mesh *mesh, struct s2s_error *err);
+/* The newest checkpoint of the run; without one the model's own weights and initial values. */
 int s2s_trainer_resume(struct s2s_trainer *trainer, struct s2s_error *err);
 /*
  * Steps until the recipe's end (steps, seconds, a pipe's end), with evaluations and checkpoints;
@@ -74,9 +75,11 @@ void s2s_trainer_catch_signals(void);
 
 /* ---- models (setup.c) ---- */
 
-/* The recipe's model, allocated; with load also its initial values and weights. */
-int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe, bool load,
+/* The recipe's model, allocated; its values are not set. */
+int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
                     struct s2s_error *err);
+/* The weights of its directories, and initial values of whatever these do not hold. */
+int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
 /* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */
 int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *ckpt,
                         struct s2s_error *err);

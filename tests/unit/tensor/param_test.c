@@ -1,9 +1,10 @@
-/* Parameters: the same values on any cut, what is frozen has no gradient, buffers are flat; arenas
- * and pools reuse their memory. */
+/* Parameters: each value is set once, what is frozen has no gradient, buffers are flat and stand by
+ * class; arenas and pools reuse their memory. param_boxes_test.c has the cuts. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,54 +14,177 @@
 #include "lib/base/mem.h"
 #include "lib/tensor/ops.h"
 #include "lib/tensor/param.h"
+#include "tests/unit/tensor/bug.h"
 
 static struct s2s_device *device;
 
-static struct s2s_params *one_param(struct s2s_param **param, const struct s2s_group *group,
-                                    int cut_dim, enum s2s_init_kind kind)
+static struct s2s_param *add(struct s2s_params *params, const char *name, int64_t n, unsigned flags)
 {
-    struct s2s_params *params = s2s_params_new(device);
-    *param = s2s_params_add(params, &(struct s2s_param_spec){.name = "w.weight",
-                                                             .n_dims = 3,
-                                                             .shape = {4, 6, 5},
-                                                             .cut_axis = S2S_AXIS_TP,
-                                                             .cut_dim = cut_dim,
-                                                             .cut_group = group,
-                                                             .init = {kind, 0.5}});
-    assert_int_equal(s2s_params_finish(params, NULL), 0);
-    s2s_params_init(params, 3);
-    return params;
+    return s2s_params_add(
+        params, &(struct s2s_param_spec){.name = name, .n_dims = 1, .shape = {n}, .flags = flags});
 }
 
-static void initial_values_do_not_depend_on_the_cut(void **state)
+static void what_was_set_is_not_initialised(void **state)
 {
-    for (int kind = S2S_INIT_ZERO; kind <= S2S_INIT_UNIFORM; kind++)
-        for (int dim = 0; dim < 2; dim++) {
-            struct s2s_param *whole, *part;
-            float all[120], some[120];
-            struct s2s_params *one = one_param(&whole, NULL, dim, (enum s2s_init_kind)kind);
-            s2s_param_get(whole, all);
-            for (int rank = 0; rank < 2; rank++) {
-                struct s2s_group group = {.axis = "tp", .size = 2, .rank = rank};
-                struct s2s_params *cut = one_param(&part, &group, dim, (enum s2s_init_kind)kind);
-                assert_int_equal(part->numel, 60);
-                /* as initialised, and as cut out of the whole tensor */
-                for (int from_whole = 0; from_whole < 2; from_whole++) {
-                    if (from_whole)
-                        s2s_param_set(part, all, S2S_F32);
-                    s2s_param_get(part, some);
-                    int n = 0;
-                    for (int i = 0; i < 4; i++)
-                        for (int j = 0; j < 6; j++)
-                            for (int k = 0; k < 5; k++)
-                                if ((dim == 0 ? i / 2 : j / 3) == rank)
-                                    assert_true(some[n++] == all[(i * 6 + j) * 5 + k]);
-                    assert_int_equal(n, 60);
-                }
-                s2s_params_free(cut);
-            }
-            s2s_params_free(one);
-        }
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param *loaded = add(params, "loaded", 3, 0), *local = add(params, "local", 2, 0);
+    struct s2s_param *rest = add(params, "rest", 7, S2S_PARAM_BUFFER);
+    float got[7];
+    loaded->init = rest->init = (struct s2s_init){S2S_INIT_CONSTANT, 5};
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    s2s_param_set(loaded, (const float[]){1, 2, 3}, S2S_F32);
+    s2s_param_set_local(local, (const float[]){4, 5});
+    assert_int_equal(s2s_params_init(params, 1), 7);
+    s2s_param_get(loaded, got);
+    assert_true(got[0] == 1 && got[1] == 2 && got[2] == 3);
+    s2s_param_get(rest, got);
+    assert_true(got[0] == 5 && got[6] == 5);
+    assert_int_equal(s2s_params_init(params, 2), 0);
+    s2s_params_zero_grads(params); /* no bug */
+    s2s_params_free(params);
+}
+
+static void zero_grads(void *params)
+{
+    s2s_params_zero_grads(params);
+}
+
+static void a_step_with_a_value_never_set_is_a_bug(void **state)
+{
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param *a = add(params, "a", 3, 0);
+    add(params, "b", 3, S2S_PARAM_FROZEN);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    s2s_param_init(a, 1);
+    assert_bug(zero_grads, params, "b was neither loaded nor initialised");
+    s2s_params_free(params);
+}
+
+static void each_class_is_one_range(void **state)
+{
+    struct s2s_group tp = {.size = 2};
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param_spec cut = {
+        .name = "cut", .n_dims = 1, .shape = {64}, .cuts = {{S2S_AXIS_TP, 0, &tp}}};
+    struct s2s_param *p[] = {add(params, "expert", 16, S2S_PARAM_EXPERT),
+                             s2s_params_add(params, &cut), add(params, "sum", 3, S2S_PARAM_SP_SUM),
+                             add(params, "same", 48, 0), add(params, "same2", 1, 0)};
+    static const int order[] = {3, 4, 2, 1, 0};
+    int64_t begin, end, at = 0;
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(p[order[i]]->offset, at);
+        s2s_params_range(params, p[order[i]]->class, &begin, &end);
+        assert_in_range(at, begin, end - 1);
+        at += (p[order[i]]->numel + 15) / 16 * 16;
+    }
+    assert_int_equal(params->n_trained, at);
+    static const int64_t ends[S2S_CLASSES] = {64, 80, 112, 128};
+    for (int class = 0; class < S2S_CLASSES; class ++) {
+        s2s_params_range(params, (enum s2s_param_class) class, &begin, &end);
+        assert_int_equal(begin, class ? ends[class - 1] : 0);
+        assert_int_equal(end, ends[class]);
+    }
+    s2s_params_free(params);
+}
+
+/* The order decides in which order the norm adds, and so its bits. */
+static void one_process_keeps_the_order_of_adding(void **state)
+{
+    struct s2s_group alone = {.size = 1};
+    struct s2s_params *params = s2s_params_new(device);
+    int64_t at = 0, begin, end;
+    for (int i = 0; i < 6; i++) {
+        char name[] = {(char)('f' - i), 0};
+        struct s2s_param_spec spec = {.name = name,
+                                      .n_dims = 1,
+                                      .shape = {16 * (i + 1)},
+                                      .cuts = {{S2S_AXIS_TP, 0, i % 2 ? &alone : NULL}}};
+        s2s_params_add(params, &spec);
+    }
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    for (size_t i = 0; i < params->n; at += params->list[i++]->numel)
+        assert_int_equal(params->list[i]->offset, at);
+    s2s_params_range(params, S2S_CLASS_REPLICATED, &begin, &end);
+    assert_true(begin == 0 && end == params->n_trained);
+    s2s_params_free(params);
+}
+
+static void tied_names_share_one_tensor(void **state)
+{
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param *embed = add(params, "embed", 32, 0);
+    struct s2s_param *head = s2s_params_add(
+        params,
+        &(struct s2s_param_spec){.name = "head", .n_dims = 1, .shape = {32}, .tie = "embed"});
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    assert_ptr_equal(head->tensor, embed->tensor);
+    assert_ptr_equal(head->tensor->param, embed);
+    assert_ptr_equal(s2s_params_find(params, "head"), head);
+    assert_false(s2s_param_is_here(head));
+    assert_int_equal(params->n_trained, 32);
+    assert_int_equal(s2s_params_init(params, 1), 32);
+    s2s_params_zero_grads(params);
+    s2s_params_free(params);
+}
+
+static void absent_ones_have_shapes_and_no_memory(void **state)
+{
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param *there = add(params, "elsewhere", 1000, S2S_PARAM_ABSENT);
+    struct s2s_param *buffer = add(params, "mean", 1000, S2S_PARAM_ABSENT | S2S_PARAM_BUFFER);
+    add(params, "here", 16, 0);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    assert_int_equal(params->n_trained, 16);
+    assert_int_equal(params->n_fixed, 0);
+    assert_true(!there->trained && there->numel == 0 && buffer->numel == 0);
+    assert_int_equal(there->shape[0], 1000);
+    assert_int_equal(s2s_tensor_numel(there->tensor), 1000);
+    assert_null(there->tensor->data);
+    assert_int_equal(s2s_params_init(params, 1), 16);
+    s2s_params_zero_grads(params);
+    assert_null(s2s_params_find_nonfinite(params, false));
+    assert_null(s2s_params_find_nonfinite(params, true));
+    /* set and get find nothing to do */
+    float none = 7;
+    s2s_param_set(there, NULL, S2S_BF16);
+    s2s_param_get(there, &none);
+    s2s_param_get_grad(there, &none);
+    assert_true(none == 7);
+    s2s_params_free(params);
+}
+
+static void patterns_freeze_and_scale(void **state)
+{
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param *a = add(params, "llm.layers.0.norm.weight", 4, 0);
+    struct s2s_param *b = add(params, "llm.layers.1.mlp.weight", 4, 0);
+    struct s2s_param *c = add(params, "encoder.norm.weight", 4, 0);
+    assert_int_equal(s2s_params_freeze_match(params, "llm.*.norm.weight"), 1);
+    assert_int_equal(s2s_params_freeze_match(params, "norm"), 0);
+    assert_int_equal(s2s_params_scale_match(params, "*.weight", 0.5, 1), 3);
+    assert_int_equal(s2s_params_scale_match(params, "llm.*.1.*", 0.5, 0), 1);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    assert_true(!a->trained && b->trained && c->trained);
+    assert_true(b->lr_mult == 0.25 && b->decay_mult == 0);
+    assert_true(c->lr_mult == 0.5 && c->decay_mult == 1);
+    s2s_params_free(params);
+}
+
+static void many_names_are_found(void **state)
+{
+    struct s2s_params *params = s2s_params_new(device);
+    enum { MANY = 3000 };
+    struct s2s_param *p[MANY];
+    char name[40];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "layers.%d.experts.%d.weight", i / 100, i % 100);
+        p[i] = add(params, name, 1, 0);
+    }
+    for (int i = 0; i < MANY; i++)
+        assert_ptr_equal(s2s_params_find(params, p[i]->name), p[i]);
+    assert_null(s2s_params_find(params, "layers.30.experts.0.weight"));
+    s2s_params_free(params);
 }
 
 static void initial_values_have_the_spread_that_was_asked(void **state)
@@ -170,7 +294,14 @@ static void unknown_devices_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(initial_values_do_not_depend_on_the_cut),
+        cmocka_unit_test(what_was_set_is_not_initialised),
+        cmocka_unit_test(a_step_with_a_value_never_set_is_a_bug),
+        cmocka_unit_test(each_class_is_one_range),
+        cmocka_unit_test(one_process_keeps_the_order_of_adding),
+        cmocka_unit_test(tied_names_share_one_tensor),
+        cmocka_unit_test(absent_ones_have_shapes_and_no_memory),
+        cmocka_unit_test(patterns_freeze_and_scale),
+        cmocka_unit_test(many_names_are_found),
         cmocka_unit_test(initial_values_have_the_spread_that_was_asked),
         cmocka_unit_test(trained_and_fixed_stand_apart),
         cmocka_unit_test(a_second_step_needs_no_new_memory),

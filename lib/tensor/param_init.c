@@ -1,0 +1,167 @@
+/*
+ * Values of parameters: initial ones, from whole tensors, and of this rank.
+ *
+ * A parameter is filled piece by piece, through buffers that stay in the cache: fresh pages for a
+ * whole tensor cost more than the conversion. Threads take pieces as they come and meet only at the
+ * end, so that one that has to wait for its core holds up nobody; one at a time copies.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/half.h"
+#include "lib/base/mem.h"
+#include "lib/base/rng.h"
+#include "lib/tensor/param_internal.h"
+
+enum { PIECE = 1 << 16 }; /* elements */
+
+/* Sets out to elements first .. first+n-1 of the global tensor. */
+typedef void fill_fn(const void *ctx, float *out, int64_t n, int64_t first);
+
+struct filling {
+    struct s2s_param *param;
+    struct s2s_box boxes[S2S_PARAM_PARTS];
+    int n_boxes;
+    fill_fn *fill;
+    const void *ctx;
+};
+
+/* Local elements [begin, end), a sequence of runs that are contiguous in the global tensor. */
+static void fill_piece(const struct filling *f, int64_t begin, int64_t end, float *out)
+{
+    int64_t global;
+    for (int64_t i = begin, n; i < end; i += n, out += n) {
+        n = tensor_param_run(f->param, f->boxes, f->n_boxes, i, &global);
+        n = n < end - i ? n : end - i;
+        f->fill(f->ctx, out, n, global);
+    }
+}
+
+static void fill_param(struct s2s_param *p, fill_fn *fill, const void *ctx)
+{
+    struct filling f = {.param = p, .fill = fill, .ctx = ctx};
+    struct s2s_device *device = p->tensor->device;
+    const int64_t room = p->numel < PIECE ? p->numel : PIECE;
+    f.n_boxes = s2s_param_boxes(f.boxes, p, NULL);
+#pragma omp parallel if (p->numel > PIECE)
+    {
+        float *host = s2s_xmalloc((size_t)(room ? room : 1) * sizeof *host);
+#pragma omp for schedule(dynamic)
+        for (int64_t begin = 0; begin < p->numel; begin += PIECE) {
+            const int64_t end = p->numel - begin < PIECE ? p->numel : begin + PIECE;
+            fill_piece(&f, begin, end, host);
+#pragma omp critical(fill_param)
+            device->kernels->copy_in(&device->queue, (float *)p->tensor->data + begin, host,
+                                     (size_t)(end - begin) * sizeof *host);
+        }
+        free(host);
+    }
+    p->set = true;
+}
+
+/* ---- initial values ---- */
+
+struct init_ctx {
+    struct s2s_init init;
+    uint64_t key;
+};
+
+static void fill_init(const void *ctx, float *out, int64_t n, int64_t first)
+{
+    const struct init_ctx *c = ctx;
+    const float value = (float)c->init.value;
+    switch (c->init.kind) {
+    case S2S_INIT_ZERO:
+    case S2S_INIT_CONSTANT:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = c->init.kind == S2S_INIT_ZERO ? 0 : value;
+        break;
+    case S2S_INIT_NORMAL:
+        s2s_rng_fill_normal(out, (size_t)n, c->key, (uint64_t)first, 0, value);
+        break;
+    case S2S_INIT_UNIFORM:
+        s2s_rng_fill_uniform(out, (size_t)n, c->key, (uint64_t)first);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = value * (2 * out[i] - 1);
+        break;
+    }
+}
+
+void s2s_param_init(struct s2s_param *param, uint64_t seed)
+{
+    const struct init_ctx ctx = {param->init, S2S_RNG_KEY(seed, s2s_rng_name(param->name))};
+    fill_param(param, fill_init, &ctx);
+}
+
+int64_t s2s_params_init(struct s2s_params *params, uint64_t seed)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        if (p->set || !s2s_param_is_here(p))
+            continue;
+        s2s_param_init(p, seed);
+        n += p->numel;
+    }
+    return n;
+}
+
+/* ---- given values ---- */
+
+/* Values in a file may stand at any address. */
+#define FILL(name, type, expression) \
+    static void name(const void *whole, float *out, int64_t n, int64_t first) \
+    { \
+        const char *from = (const char *)whole + (size_t)first * sizeof(type); \
+        for (int64_t i = 0; i < n; i++) { \
+            type x; \
+            memcpy(&x, from + (size_t)i * sizeof x, sizeof x); \
+            out[i] = (expression); \
+        } \
+    }
+
+FILL(fill_bf16, uint16_t, s2s_f32_of_bits(s2s_bits_bf16_to_f32(x)))
+FILL(fill_f16, uint16_t, s2s_f32_of_bits(s2s_bits_f16_to_f32(x)))
+FILL(fill_f32, float, x)
+FILL(fill_f64, double, (float)x)
+
+void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dtype)
+{
+    bool whole_here = dtype == S2S_F32;
+    for (int c = 0; c < S2S_PARAM_CUTS; c++)
+        whole_here &= s2s_group_size(param->cuts[c].group) == 1;
+    if (whole_here) {
+        s2s_param_set_local(param, whole);
+        return;
+    }
+    fill_fn *fill = dtype == S2S_BF16  ? fill_bf16
+                    : dtype == S2S_F16 ? fill_f16
+                    : dtype == S2S_F32 ? fill_f32
+                    : dtype == S2S_F64 ? fill_f64
+                                       : NULL;
+    if (!fill)
+        S2S_BUG("%s: %s values for a parameter", param->name, s2s_dtype_name(dtype));
+    fill_param(param, fill, whole);
+}
+
+void s2s_param_set_local(struct s2s_param *param, const float *local)
+{
+    if (param->numel > 0)
+        s2s_tensor_write(param->tensor, local);
+    param->set = true;
+}
+
+void s2s_param_get(const struct s2s_param *param, float *local)
+{
+    if (param->numel > 0)
+        s2s_tensor_read(param->tensor, local);
+}
+
+void s2s_param_get_grad(const struct s2s_param *param, float *local)
+{
+    if (param->trained)
+        s2s_tensor_read(param->tensor->grad, local);
+    else
+        memset(local, 0, (size_t)param->numel * sizeof *local);
+}

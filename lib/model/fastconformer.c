@@ -238,8 +238,10 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     const struct shared *shared = ctx->shared;
     struct s2s_encoder_trace *trace = shared->trace;
     struct s2s_nn_conformer_parts parts;
-    out[0] = s2s_nn_conformer(tape, ctx->block->impl, in[0], &shared->clips, &parts);
-    if (!trace || ctx->block->impl != m->layers)
+    const bool looked_at = trace && ctx->block->impl == m->layers;
+    out[0] =
+        s2s_nn_conformer(tape, ctx->block->impl, in[0], &shared->clips, looked_at ? &parts : NULL);
+    if (!looked_at)
         return;
     trace->ff1 = parts.ff1;
     trace->attention = parts.attention;

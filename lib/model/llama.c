@@ -364,7 +364,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = s2s_nn_mlp(tape, &layer->mlp, x);
     tape->layer = place;
-    out[0] = s2s_op_add(tape, h, x);
+    out[0] = s2s_op_add_to(tape, x, h);
 }
 
 /* Logits for the eye: no gradient goes this way. */

@@ -287,15 +287,19 @@ struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_c
     struct s2s_tensor *x = s2s_op_layernorm(tape, h, layer->norm_ff1.gain->tensor,
                                             layer->norm_ff1.bias->tensor, NORM_EPS);
     out.ff1 = feed_forward(tape, layer->ff1, x);
+    out.ff1->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_attention, &h, 0.5f, out.ff1);
     s2s_tape_layer(tape, "%s.self_attn", place);
     out.attention = attend(tape, layer, x, clips);
+    out.attention->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_conv, &h, 1, out.attention);
     s2s_tape_layer(tape, "%s.conv", place);
     out.conv = convolve(tape, layer, x, clips);
+    out.conv->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_ff2, &h, 1, out.conv);
     s2s_tape_layer(tape, "%s.feed_forward2", place);
     out.ff2 = feed_forward(tape, layer->ff2, x);
+    out.ff2->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_out, &h, 0.5f, out.ff2);
     tape->layer = place;
     if (parts)

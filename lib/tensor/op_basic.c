@@ -49,6 +49,27 @@ void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor)
                              (size_t)cols * elem);
 }
 
+bool tensor_is_free(const struct s2s_tensor *x)
+{
+    return !x->kept && !x->consumed && !x->param && !x->root && x->row_stride == s2s_tensor_cols(x);
+}
+
+struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
+{
+    if (x->kept || x->consumed || x->param)
+        S2S_BUG("%s: the memory of a tensor that is still read is taken over", tape->layer);
+    struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
+    *y = (struct s2s_tensor){.dtype = x->dtype,
+                             .n_dims = x->n_dims,
+                             .row_stride = x->row_stride,
+                             .data = x->data,
+                             .device = x->device};
+    for (int i = 0; i < x->n_dims; i++)
+        y->shape[i] = x->shape[i];
+    x->consumed = true;
+    return y;
+}
+
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
                 bool accumulate)
 {
@@ -157,6 +178,14 @@ static void sum_backward(struct s2s_tape *tape, struct s2s_node *node)
     }
 }
 
+static void push_sum(struct s2s_tape *tape, struct s2s_tensor *const *ins, int n, float alpha,
+                     float beta, struct s2s_tensor *y)
+{
+    struct sum_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+    *saved = (struct sum_saved){alpha, beta};
+    s2s_tape_push(tape, "sum", sum_backward, n, ins, 1, &y)->saved = saved;
+}
+
 struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_tensor *a,
                                 float beta, struct s2s_tensor *b)
 {
@@ -168,11 +197,22 @@ struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_t
         tensor_check(tape, "sum", b, s2s_tensor_rows(a), s2s_tensor_cols(a));
         tensor_axpby(tape, beta, b, 1, y);
     }
-    if (s2s_tape_needs(tape, 2, ins)) {
-        struct sum_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
-        *saved = (struct sum_saved){alpha, beta};
-        s2s_tape_push(tape, "sum", sum_backward, b ? 2 : 1, ins, 1, &y)->saved = saved;
-    }
+    if (s2s_tape_needs(tape, 2, ins))
+        push_sum(tape, ins, b ? 2 : 1, alpha, beta, y);
+    return y;
+}
+
+struct s2s_tensor *s2s_op_add_to(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *h)
+{
+    if (!tensor_is_free(x))
+        return s2s_op_add(tape, h, x);
+    tensor_check(tape, "sum", x, s2s_tensor_rows(h), s2s_tensor_cols(h));
+    struct s2s_tensor *ins[] = {h, x};
+    const bool record = s2s_tape_needs(tape, 2, ins);
+    struct s2s_tensor *y = tensor_take_over(tape, x);
+    tensor_axpby(tape, 1, h, 1, y);
+    if (record)
+        push_sum(tape, ins, 2, 1, 1, y);
     return y;
 }
 

@@ -60,7 +60,9 @@ static struct s2s_tensor *norm_rows(struct s2s_tape *tape, struct s2s_tensor **s
     bool record = s2s_tape_needs(tape, 3, ins);
     if (residual) {
         tensor_check(tape, "rmsnorm", residual, rows, cols);
-        out[1] = s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape);
+        out[1] = tensor_is_free(x) ? tensor_take_over(tape, x)
+                                   : s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape);
+        out[1]->kept = true;
     }
     struct s2s_k_rmsnorm args = {.x = s2s_tensor_mat(x),
                                  .residual = s2s_tensor_mat(residual),
@@ -154,16 +156,12 @@ struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
     bool record = s2s_tape_needs(tape, 1, &x);
     struct rope_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
     *saved = (struct rope_saved){table->data, n_heads, dim};
-    struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
-    *y = (struct s2s_tensor){.dtype = S2S_F32,
-                             .n_dims = 2,
-                             .shape = {n, n_heads * dim},
-                             .row_stride = n_heads * dim,
-                             .data = x->data,
-                             .device = x->device};
+    struct s2s_tensor *y = tensor_take_over(tape, x);
+    y->n_dims = 2;
+    y->shape[0] = n;
+    y->shape[1] = y->row_stride = n_heads * dim;
     struct s2s_k_rope args = rope_args(saved, s2s_tensor_mat(y), s2s_tensor_mat(y), n);
     tensor_k(tape)->rope(tensor_queue(tape), &args);
-    x->consumed = true;
     if (record)
         s2s_tape_push(tape, "rope", rope_backward, 1, &x, 1, &y)->saved = saved;
     return y;
@@ -234,6 +232,7 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
         s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(tensor_queue(tape), args));
     tensor_k(tape)->attention(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
+    o->kept = record;
     if (record)
         s2s_tape_push(tape, "attention", attention_backward, 3, ins, 1, &o)->saved = args;
     return o;

@@ -70,6 +70,7 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
     tensor_k(tape)->conv2d(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
     struct s2s_tensor *ins[] = {x, w, b};
+    y->kept = relu;
     if (s2s_tape_needs(tape, 3, ins))
         s2s_tape_push(tape, "conv2d", conv2d_backward, 3, ins, 1, &y)->saved = args;
     return y;
@@ -164,7 +165,9 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
     bool record = s2s_tape_needs(tape, 4, ins);
     if (residual) {
         tensor_check(tape, "layernorm", residual, rows, cols);
-        out[1] = s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape);
+        out[1] = tensor_is_free(x) ? tensor_take_over(tape, x)
+                                   : s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape);
+        out[1]->kept = true;
     }
     struct s2s_k_layernorm args = {.x = s2s_tensor_mat(x),
                                    .residual = s2s_tensor_mat(residual),
@@ -413,6 +416,7 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
     if (n > 0)
         tensor_k(tape)->relattention(tensor_queue(tape), args);
     s2s_tape_scratch_end(tape);
+    o->kept = record;
     if (record)
         s2s_tape_push(tape, "attention", relattention_backward, 6, ins, 1, &o)->saved = args;
     return o;

@@ -120,12 +120,7 @@ struct s2s_tensor *s2s_op_splice_rows(struct s2s_tape *tape, struct s2s_tensor *
     tensor_check(tape, "splice", rows, s2s_tensor_numel(idx), s2s_tensor_cols(x));
     struct s2s_tensor *ins[] = {x, rows, idx};
     bool record = s2s_tape_needs(tape, 3, ins);
-    struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
-    *y = *x;
-    y->needs_grad = y->grad_written = false;
-    y->grad = y->root = NULL;
-    y->param = NULL;
-    x->consumed = true;
+    struct s2s_tensor *y = tensor_take_over(tape, x);
     struct s2s_k_rows args = rows_args(y, rows, idx, false);
     tensor_k(tape)->scatter_rows(tensor_queue(tape), &args);
     if (record)

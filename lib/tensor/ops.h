@@ -15,6 +15,9 @@ struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, st
 
 /* y = a + b, equal shapes. */
 struct s2s_tensor *s2s_op_add(struct s2s_tape *tape, struct s2s_tensor *a, struct s2s_tensor *b);
+/* y = h + x, as the end of a layer: takes over the memory of x, which nobody may read afterwards.
+ */
+struct s2s_tensor *s2s_op_add_to(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *h);
 /* y = alpha a + beta b (half-step residuals). */
 struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_tensor *a,
                                 float beta, struct s2s_tensor *b);
@@ -40,7 +43,8 @@ struct s2s_tensor *s2s_op_splice_rows(struct s2s_tape *tape, struct s2s_tensor *
 
 /*
  * RMS norm of rows: y = (gain + gain_offset) x / sqrt(mean(x^2) + eps); gain [cols].
- * With a residual the sum h = x + residual is normed, and given back in *sum (the new residual).
+ * With a residual the sum h = x + residual is normed, and given back in *sum (the new residual);
+ * it takes over the memory of x, which nobody may read afterwards.
  */
 struct s2s_tensor *s2s_op_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *x,
                                   struct s2s_tensor *gain, float eps, float gain_offset);
@@ -94,7 +98,7 @@ struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, st
                                  struct s2s_tensor *b, const struct s2s_seqs *seqs);
 
 /* Layer norm of rows; gain, bias [cols]. With a residual h = residual + alpha x is normed, and
- * given back in *sum. */
+ * given back in *sum, which takes over the memory of x. */
 struct s2s_tensor *s2s_op_layernorm(struct s2s_tape *tape, struct s2s_tensor *x,
                                     struct s2s_tensor *gain, struct s2s_tensor *bias, float eps);
 struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor **sum,
@@ -132,6 +136,35 @@ struct s2s_relattention_inputs {
 struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                        const struct s2s_relattention_inputs *in,
                                        const struct s2s_seqs *seqs);
+
+/* ---- collectives: operations in conjugate pairs (op_comm.c) ---- */
+
+/*
+ * Each is collective over the group, in its forward and in its backward, which runs also where no
+ * gradient flowed in. At size 1 (or without a group) it gives x back and records nothing. x is a
+ * matrix without gaps.
+ */
+
+/* y is x; its gradient is summed over the group: in front of what each rank has its own part of. */
+struct s2s_tensor *s2s_op_copy_to_group(struct s2s_tape *tape, struct s2s_tensor *x,
+                                        const struct s2s_group *group);
+/* y is the sum of x over the group; every rank's gradient passes as it is. Takes over the memory of
+ * x. */
+struct s2s_tensor *s2s_op_all_reduce(struct s2s_tape *tape, struct s2s_tensor *x,
+                                     const struct s2s_group *group);
+/* y [size * n, cols] is every rank's x [n, cols], by rank; the gradient of a rank's rows is the sum
+ * of what all ranks have for them, or, with `same`, this rank's: all ranks use y in the same way.
+ */
+struct s2s_tensor *s2s_op_all_gather(struct s2s_tape *tape, struct s2s_tensor *x,
+                                     const struct s2s_group *group, bool same);
+/* y [n, cols] is this rank's part of the sum of x [size * n, cols]; gradients are gathered. */
+struct s2s_tensor *s2s_op_reduce_scatter(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         const struct s2s_group *group);
+/* Rows of x for each rank, one after the other, go there; y holds what came, by rank. send, recv:
+ * numbers of rows [size], borrowed. The gradient goes back the same way. */
+struct s2s_tensor *s2s_op_all_to_all(struct s2s_tape *tape, struct s2s_tensor *x,
+                                     const struct s2s_group *group, const int64_t *send,
+                                     const int64_t *recv);
 
 /* x [T, a, b] -> [T, b * a], every row transposed. */
 struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x);

@@ -44,6 +44,7 @@ struct s2s_tensor {
     bool needs_grad;
     bool grad_written; /* the gradient holds something: the next writer adds */
     bool consumed;     /* an operation took over its memory, which must not be read any more */
+    bool kept;         /* the backward of what made it reads it: its memory stays as it is */
     bool is_loss;      /* a backward begins here: its seed is in the operation that made it */
     struct s2s_tensor *grad; /* NULL before its first writer; same shape; of a parameter F32, else
                                 of the tensor's dtype */

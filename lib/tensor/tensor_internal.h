@@ -28,6 +28,11 @@ void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x
 /* dst = src, equal shapes and dtypes */
 void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst);
 void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor);
+/* May an operation write its output where x stands? */
+bool tensor_is_free(const struct s2s_tensor *x);
+/* An output in the memory of x, which nobody reads any more: x is consumed. After s2s_tape_needs.
+ */
+struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x);
 /* Sum of a device vector into a F64 scalar of the tape, added when accumulate. */
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
                 bool accumulate);

@@ -221,3 +221,39 @@ struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask)
         S2S_BUG("grid %s has no groups along axes 0x%x", grid->spec.name, mask);
     return grid->comms[mask & grid->long_axes];
 }
+
+/* ---- groups of a list ---- */
+
+static int check_ranks(const struct s2s_mesh *mesh, const char *name, const int *ranks, int n,
+                       struct s2s_error *err)
+{
+    if (n < 1)
+        return s2s_error_set(err, S2S_E_ARG, "group %s has no ranks", name);
+    int rc = 0;
+    bool *seen = s2s_xcalloc((size_t)mesh->size, sizeof *seen);
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (ranks[i] < 0 || ranks[i] >= mesh->size)
+            rc = s2s_error_set(err, S2S_E_ARG, "group %s has rank %d, started were %d", name,
+                               ranks[i], mesh->size);
+        else if (seen[ranks[i]])
+            rc = s2s_error_set(err, S2S_E_ARG, "group %s has rank %d twice", name, ranks[i]);
+        else
+            seen[ranks[i]] = true;
+    }
+    free(seen);
+    return rc;
+}
+
+int s2s_mesh_add_group(struct s2s_comm **comm, struct s2s_mesh *mesh, const char *name,
+                       const int *ranks, int n, struct s2s_error *err)
+{
+    *comm = NULL;
+    int rc = check_ranks(mesh, name, ranks, n, err);
+    if (rc < 0)
+        return rc;
+    mesh_meet(mesh, "new group");
+    for (int i = 0; i < n; i++)
+        if (ranks[i] == mesh->rank)
+            *comm = mesh_comm_over(mesh, name, ranks, n);
+    return 0;
+}

@@ -118,6 +118,16 @@ int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_axis axis);
  * our bug. A look-up. NULL when this rank is not in the grid. Lent. */
 struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask);
 
+/*
+ * A group that no grid has, such as the first and the last pipeline stage, or the leaders of a
+ * bridge: the same call with the same list on every rank of the launch, in the same order as other
+ * groups and grids. *comm is NULL on ranks that are not in the list; its ranks are in the order of
+ * the list. Groups of the same list share one communicator, also with those of grids. ARG, on all
+ * ranks: no rank, a rank twice or one that was not started. Lent.
+ */
+int s2s_mesh_add_group(struct s2s_comm **comm, struct s2s_mesh *mesh, const char *name,
+                       const int *ranks, int n, struct s2s_error *err);
+
 /* ---- communicators ---- */
 
 int s2s_comm_size(const struct s2s_comm *comm);

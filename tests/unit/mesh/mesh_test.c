@@ -161,6 +161,31 @@ static void to_all_and_pairs(struct s2s_comm *comm)
     expect(token == size, "broadcast");
 }
 
+static void groups_of_a_list(struct s2s_mesh *mesh, struct s2s_grid *grid)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_comm *ends, *line, *alone;
+    const int rank = s2s_mesh_rank(mesh), twice[] = {1, 0, 1}, outside[] = {0, 4}, below[] = {-1};
+    expect(s2s_mesh_add_group(&ends, mesh, "ends", twice, 3, &err) == S2S_E_ARG, "a rank twice");
+    expect(strcmp(err.text, "group ends has rank 1 twice") == 0, "which rank is there twice");
+    expect(s2s_mesh_add_group(&ends, mesh, "ends", outside, 2, &err) == S2S_E_ARG, "rank 4 of 4");
+    expect(s2s_mesh_add_group(&ends, mesh, "ends", below, 1, &err) == S2S_E_ARG, "rank -1");
+    expect(s2s_mesh_add_group(&ends, mesh, "ends", below, 0, &err) == S2S_E_ARG, "no rank");
+    const int last_first[] = {3, 0}, two_three[] = {2, 3}, two[] = {2};
+    expect(s2s_mesh_add_group(&ends, mesh, "ends", last_first, 2, &err) == 0, "a group of two");
+    expect(!ends == (rank == 1 || rank == 2), "who is in the group");
+    if (ends) {
+        int32_t in_order[2], mine = rank;
+        expect(s2s_comm_rank(ends) == (rank == 0), "ranks are in the order of the list");
+        s2s_comm_all_gather(ends, in_order, &mine, 1, S2S_I32);
+        expect(in_order[0] == 3 && in_order[1] == 0, "parts are in the order of the list");
+    }
+    expect(s2s_mesh_add_group(&line, mesh, "line", two_three, 2, &err) == 0, "a grid's group");
+    expect(line == (rank < 2 ? NULL : s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_TP))), "is its");
+    expect(s2s_mesh_add_group(&alone, mesh, "alone", two, 1, &err) == 0, "a group of one");
+    expect(!alone == (rank != 2) && (!alone || s2s_comm_size(alone) == 1), "one rank has it");
+}
+
 static void failures_are_shared(struct s2s_mesh *mesh)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -235,6 +260,7 @@ static int child(const char *what)
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
     expect(s2s_mesh_add_grid(&again, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
     shared_communicators(mesh, grid);
+    groups_of_a_list(mesh, grid);
     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     int32_t sum = s2s_mesh_rank(mesh);
     s2s_comm_all_reduce(dp, &sum, 1, S2S_I32, S2S_GROUP_SUM);

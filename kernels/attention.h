@@ -22,24 +22,41 @@ struct s2s_k_rope {
 };
 
 /*
- * Causal attention of packed sequences. Sequence s has queries cu_q[s]..cu_q[s+1] and keys
- * cu_k[s]..cu_k[s+1]; its last query sees its last key (so with a cache keys are more than
- * queries). Query head h uses kv head h / (n_heads / n_kv_heads).
+ * Queries q0 .. q0+nq and the keys k0 .. k0+nk that they see: query i of the span sees key j of it
+ * where j <= i + shift; all of them with S2S_SPAN_ALL. A packed sequence of one device is one span
+ * (its last query sees its last key: shift = nk - nq); where a device holds some chunks of a
+ * sequence, each is one, and their keys overlap. nq and nk may be 0, shift may be negative.
+ */
+struct s2s_span {
+    int32_t q0, nq, k0, nk, shift;
+};
+enum { S2S_SPAN_ALL = INT32_MAX };
+
+/*
+ * Attention of packed sequences, span by span. Query head h uses kv head h / (n_heads /
+ * n_kv_heads).
  *   o = softmax(scale q k^T) v,  lse[t, h] = log-sum-exp of the scaled scores (NULL: not wanted)
- * causal false: every query sees every key of its sequence.
+ * With a window, keys j <= i + shift - window are not seen either (but by spans of S2S_SPAN_ALL).
+ * A query that sees nothing, or stands in no span, has o = 0 and lse = -inf.
+ *
+ * Queries of two spans do not overlap; keys of two groups do not either. A group is spans
+ * groups[g] .. groups[g+1], which add to the gradients of their keys in this order. kernels/spans.h
+ * makes both.
  */
 struct s2s_k_attention {
-    struct s2s_mat q, k, v, o;  /* q, o [n_q, n_heads * dim]; k, v [n_k, n_kv_heads * dim] */
-    float *lse;                 /* [n_q, n_heads] */
-    const int32_t *cu_q, *cu_k; /* [n_seqs + 1] */
-    int64_t n_seqs, n_heads, n_kv_heads, dim;
-    int64_t max_q, max_k; /* longest sequence of each */
+    struct s2s_mat q, k, v, o;    /* q, o [n_q, n_heads * dim]; k, v [n_k, n_kv_heads * dim] */
+    float *lse;                   /* [n_q, n_heads] */
+    const struct s2s_span *spans; /* [n_spans] */
+    const int32_t *groups;        /* [n_groups + 1] */
+    int64_t n_spans, n_groups, n_q, n_k, n_heads, n_kv_heads, dim;
+    int64_t max_q, max_k; /* no span has more */
+    int64_t window;       /* 0: none */
     float scale;
-    bool causal;
     void *workspace; /* attention_workspace bytes */
 };
 
-/* Reads q k v o lse dO (in `d_o`), writes or adds to dq dk dv; P is computed again from lse. */
+/* Reads q k v o lse dO (in `d_o`), writes or adds to dq dk dv; P is computed again from lse. Rows
+ * that stand in no span get nothing: 0, or what was there. */
 struct s2s_k_attention_backward {
     struct s2s_k_attention forward;
     struct s2s_mat d_o, dq, dk, dv;

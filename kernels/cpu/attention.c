@@ -1,5 +1,5 @@
 /*
- * Attention of packed sequences, per (sequence, head, block of queries):
+ * Attention of packed sequences, per (head, block of queries of a span):
  *   S = scale Q K^T,  P = exp(S - lse),  O = P V
  * and backward, with P computed again from the saved log-sum-exp (Dao et al. 2022):
  *   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK = scale dS^T Q
@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-enum { Q_BLOCK = 64 };
+enum { Q_BLOCK = 64, K_BLOCK = 256 };
 
 struct block {
     int64_t q0, n_q; /* rows of q */
@@ -21,43 +21,56 @@ struct block {
     bool is_part;    /* other blocks hold other keys of the same queries */
 };
 
-/* Block `idx` of sequence s; false when the sequence has fewer. */
-static bool find_block(struct block *blk, const struct s2s_k_attention *args, int64_t s,
-                       int64_t idx)
+/* Block `idx` of a span; false when the span has fewer. */
+static bool find_block(struct block *blk, const struct s2s_k_attention *args,
+                       const struct s2s_span *span, int64_t idx)
 {
-    int64_t q0 = args->cu_q[s], len_q = args->cu_q[s + 1] - q0;
-    int64_t k0 = args->cu_k[s], len_k = args->cu_k[s + 1] - k0, at = idx * Q_BLOCK;
-    if (at >= len_q)
+    const int64_t at = idx * Q_BLOCK;
+    if (at >= span->nq)
         return false;
-    blk->q0 = q0 + at;
-    blk->n_q = len_q - at < Q_BLOCK ? len_q - at : Q_BLOCK;
-    blk->k0 = k0;
-    blk->shift = at + len_k - len_q;
-    blk->n_k = args->causal ? blk->shift + blk->n_q : len_k;
-    blk->is_part = false;
+    *blk = (struct block){.q0 = span->q0 + at,
+                          .n_q = span->nq - at < Q_BLOCK ? span->nq - at : Q_BLOCK,
+                          .k0 = span->k0,
+                          .n_k = span->nk,
+                          .shift = at + span->shift};
+    if (span->shift == S2S_SPAN_ALL)
+        return true;
+    if (blk->n_k > blk->shift + blk->n_q)
+        blk->n_k = blk->shift + blk->n_q;
+    const int64_t unseen = args->window ? blk->shift + 1 - args->window : 0;
+    if (unseen > 0) {
+        blk->k0 += unseen;
+        blk->n_k -= unseen;
+        blk->shift -= unseen;
+    }
     return true;
 }
 
-/* The part of the block whose keys are [begin, begin + size) of the sequence; false when none is.
- */
-static bool take_keys(struct block *blk, int64_t begin, int64_t size)
+/* The part of the block whose keys are rows [begin, begin + K_BLOCK) of k; false when none is. */
+static bool take_keys(struct block *blk, int64_t begin)
 {
-    if (blk->n_k <= begin)
+    const int64_t end = begin + K_BLOCK;
+    const int64_t lo = blk->k0 > begin ? blk->k0 : begin;
+    const int64_t hi = blk->k0 + blk->n_k < end ? blk->k0 + blk->n_k : end;
+    if (lo >= hi)
         return false;
-    blk->k0 += begin;
-    blk->n_k = blk->n_k - begin < size ? blk->n_k - begin : size;
-    blk->shift -= begin;
+    blk->shift -= lo - blk->k0;
+    blk->k0 = lo;
+    blk->n_k = hi - lo;
     blk->is_part = true;
     return true;
 }
 
-/* Keys that row i of the block sees; none when a cache is shorter than its queries. */
-static int64_t visible(const struct s2s_k_attention *args, const struct block *blk, int64_t i)
+/* The keys [*lo, *hi) that row i of the block sees; maybe none. */
+static void visible(const struct s2s_k_attention *args, const struct block *blk, int64_t i,
+                    int64_t *lo, int64_t *hi)
 {
-    int64_t n = blk->shift + i + 1;
-    if (!args->causal || n > blk->n_k)
-        return blk->n_k;
-    return n > 0 ? n : 0;
+    const int64_t end = blk->shift + i + 1;
+    int64_t n = end < blk->n_k ? end : blk->n_k;
+    *hi = n > 0 ? n : 0;
+    /* a span of S2S_SPAN_ALL has a shift beyond all keys */
+    int64_t begin = args->window && end < INT32_MAX ? end - args->window : 0;
+    *lo = begin < 0 ? 0 : begin < *hi ? begin : *hi;
 }
 
 static int64_t score_stride(const struct s2s_k_attention *args)
@@ -65,30 +78,134 @@ static int64_t score_stride(const struct s2s_k_attention *args)
     return cpu_ceil_div(args->max_k, 16) * 16;
 }
 
+static int64_t score_floats(const struct s2s_k_attention *args)
+{
+    return Q_BLOCK * score_stride(args);
+}
+
 static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int64_t dim)
 {
     return cpu_row(mat, row) + head * dim;
 }
 
-size_t cpu_attention_workspace(const struct s2s_queue *queue, const struct s2s_k_attention *args)
+/* ---- lists of work ---- */
+
+/* Blocks of queries: idx is the block of the span. Blocks of keys: `of` is a group, idx the first
+ * row of k. */
+struct tile {
+    int32_t of, idx;
+};
+
+/* Queries of spans do not overlap, keys of groups neither: so many tiles at most. */
+static int64_t max_query_tiles(const struct s2s_k_attention *args)
 {
-    return (size_t)queue->lanes * (size_t)(Q_BLOCK * score_stride(args)) * sizeof(float);
+    return args->n_q / Q_BLOCK + args->n_spans;
 }
 
-/* z = exp(z - max) over the n visible of `cols` scores, zeros behind; gives the sum and the max */
-static float softmax_row(float *z, int64_t n, int64_t cols, float *max_out)
+static int64_t max_key_tiles(const struct s2s_k_attention *args)
 {
-    float max = -INFINITY, sum = 0;
+    return args->n_k / K_BLOCK + args->n_groups;
+}
+
+static int64_t n_sizes(const struct s2s_k_attention *args)
+{
+    return args->max_k / Q_BLOCK + 2;
+}
+
+static size_t tile_bytes(const struct s2s_k_attention *args, int64_t n_tiles)
+{
+    return (size_t)n_tiles * sizeof(struct tile) + (size_t)n_sizes(args) * sizeof(int32_t);
+}
+
+/* All blocks of queries, those that see most keys first; counts [n_sizes] is scratch. */
+static int64_t list_queries(const struct s2s_k_attention *args, struct tile *tiles, int32_t *counts)
+{
+    const int64_t sizes = n_sizes(args);
+    int32_t n = 0;
+    struct block blk;
+    memset(counts, 0, (size_t)sizes * sizeof *counts);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t s = 0; s < args->n_spans; s++)
+            for (int64_t b = 0; find_block(&blk, args, &args->spans[s], b); b++) {
+                int64_t size = blk.n_k > 0 ? blk.n_k / Q_BLOCK : 0;
+                if (pass == 0)
+                    counts[size]++;
+                else
+                    tiles[counts[size]++] = (struct tile){(int32_t)s, (int32_t)b};
+            }
+        for (int64_t i = sizes; pass == 0 && i-- > 0;) {
+            int32_t of_size = counts[i];
+            counts[i] = n;
+            n += of_size;
+        }
+    }
+    return n;
+}
+
+/* The rows of k that a group sees. */
+static void group_keys(const struct s2s_k_attention *args, int64_t g, int64_t *begin, int64_t *end)
+{
+    *begin = INT64_MAX;
+    *end = 0;
+    for (int32_t s = args->groups[g]; s < args->groups[g + 1]; s++) {
+        const struct s2s_span *span = &args->spans[s];
+        if (span->nk == 0)
+            continue;
+        *begin = span->k0 < *begin ? span->k0 : *begin;
+        *end = span->k0 + span->nk > *end ? span->k0 + span->nk : *end;
+    }
+}
+
+static int64_t list_keys(const struct s2s_k_attention *args, struct tile *tiles)
+{
+    int64_t n = 0;
+    for (int64_t g = 0; g < args->n_groups; g++) {
+        int64_t begin, end;
+        group_keys(args, g, &begin, &end);
+        for (; begin < end; begin += K_BLOCK)
+            tiles[n++] = (struct tile){(int32_t)g, (int32_t)begin};
+    }
+    return n;
+}
+
+/* Does every query stand in a span? */
+static bool covers_queries(const struct s2s_k_attention *args)
+{
+    int64_t n = 0;
+    for (int64_t s = 0; s < args->n_spans; s++)
+        n += args->spans[s].nq;
+    return n == args->n_q;
+}
+
+static bool worth_threads(const struct s2s_k_attention *args)
+{
+    return args->n_spans * args->n_heads * args->max_q * args->max_k > 4096;
+}
+
+/* ---- forward ---- */
+
+size_t cpu_attention_workspace(const struct s2s_queue *queue, const struct s2s_k_attention *args)
+{
+    return (size_t)(queue->lanes * score_floats(args)) * sizeof(float) +
+           tile_bytes(args, max_query_tiles(args));
+}
+
+/* z = exp(z - max) over the visible of `cols` scores, zeros around; gives the sum and the max */
+static float softmax_row(float *z, int64_t lo, int64_t hi, int64_t cols, float *max_out)
+{
+    float max = -INFINITY, sum = 0, *seen = z + lo;
+    const int64_t n = hi - lo;
 #pragma omp simd reduction(max : max)
     for (int64_t j = 0; j < n; j++)
-        max = z[j] > max ? z[j] : max;
+        max = seen[j] > max ? seen[j] : max;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
-        float e = cpu_exp(z[j] - max);
-        z[j] = e;
+        float e = cpu_exp(seen[j] - max);
+        seen[j] = e;
         sum += e;
     }
-    memset(z + n, 0, (size_t)(cols - n) * sizeof *z);
+    memset(z, 0, (size_t)lo * sizeof *z);
+    memset(z + hi, 0, (size_t)(cols - hi) * sizeof *z);
     *max_out = max;
     return sum;
 }
@@ -97,48 +214,59 @@ static void forward_block(const struct s2s_k_attention *args, const struct block
                           float *scores)
 {
     const int64_t dim = args->dim, kv = head / (args->n_heads / args->n_kv_heads);
-    const int64_t stride = score_stride(args);
+    const int64_t stride = score_stride(args), n_k = blk->n_k > 0 ? blk->n_k : 0;
     float *o = head_of(&args->o, blk->q0, head, dim), inverse[Q_BLOCK];
-    if (blk->n_k > 0)
-        cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, args->scale,
+    if (n_k > 0)
+        cpu_sgemm(false, true, blk->n_q, n_k, dim, args->scale,
                   head_of(&args->q, blk->q0, head, dim), args->q.stride,
                   head_of(&args->k, blk->k0, kv, dim), args->k.stride, 0, scores, stride);
     for (int64_t i = 0; i < blk->n_q; i++) {
-        float max, sum = softmax_row(scores + i * stride, visible(args, blk, i),
-                                     blk->n_k > 0 ? blk->n_k : 0, &max);
+        int64_t lo, hi;
+        visible(args, blk, i, &lo, &hi);
+        float max, sum = softmax_row(scores + i * stride, lo, hi, n_k, &max);
         inverse[i] = sum > 0 ? 1.0f / sum : 0;
         if (args->lse)
-            args->lse[(blk->q0 + i) * args->n_heads + head] = sum > 0 ? max + logf(sum) : INFINITY;
+            args->lse[(blk->q0 + i) * args->n_heads + head] = sum > 0 ? max + logf(sum) : -INFINITY;
     }
-    if (blk->n_k > 0)
-        cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, 1, scores, stride,
+    if (n_k > 0)
+        cpu_sgemm(false, false, blk->n_q, dim, n_k, 1, scores, stride,
                   head_of(&args->v, blk->k0, kv, dim), args->v.stride, 0, o, args->o.stride);
     for (int64_t i = 0; i < blk->n_q; i++) {
         float *row = o + i * args->o.stride;
 #pragma omp simd
         for (int64_t d = 0; d < dim; d++)
-            row[d] = blk->n_k > 0 ? row[d] * inverse[i] : 0;
+            row[d] = n_k > 0 ? row[d] * inverse[i] : 0;
     }
+}
+
+static void zero_rows(const struct s2s_mat *mat, int64_t begin, int64_t end, int64_t col,
+                      int64_t cols)
+{
+    for (int64_t r = begin; mat->data && r < end; r++)
+        memset(cpu_row(mat, r) + col, 0, (size_t)cols * sizeof(float));
 }
 
 void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 {
-    const int64_t n_blocks = cpu_ceil_div(args->max_q, Q_BLOCK);
-    const int64_t per_thread = Q_BLOCK * score_stride(args);
-    const bool parallel = args->n_seqs * args->n_heads * args->max_q * args->max_k > 4096;
-#pragma omp parallel num_threads(queue->lanes) if (parallel)
+    float *scores = args->workspace;
+    struct tile *tiles = (struct tile *)(scores + queue->lanes * score_floats(args));
+    const int64_t n_tiles = list_queries(args, tiles, (int32_t *)(tiles + max_query_tiles(args)));
+    if (!covers_queries(args)) {
+        zero_rows(&args->o, 0, args->n_q, 0, args->n_heads * args->dim);
+        for (int64_t i = 0; args->lse && i < args->n_q * args->n_heads; i++)
+            args->lse[i] = -INFINITY;
+    }
+#pragma omp parallel num_threads(queue->lanes) if (worth_threads(args))
     {
-        float *scores = (float *)args->workspace + omp_get_thread_num() * per_thread;
+        float *own = scores + omp_get_thread_num() * score_floats(args);
         omp_set_num_threads(1); /* see gemm.c */
-/* the last blocks see most keys: long work first */
-#pragma omp for collapse(3) schedule(dynamic, 1)
-        for (int64_t back = 0; back < n_blocks; back++)
-            for (int64_t s = 0; s < args->n_seqs; s++)
-                for (int64_t head = 0; head < args->n_heads; head++) {
-                    struct block blk;
-                    if (find_block(&blk, args, s, n_blocks - 1 - back))
-                        forward_block(args, &blk, head, scores);
-                }
+#pragma omp for collapse(2) schedule(dynamic, 1)
+        for (int64_t t = 0; t < n_tiles; t++)
+            for (int64_t head = 0; head < args->n_heads; head++) {
+                struct block blk;
+                if (find_block(&blk, args, &args->spans[tiles[t].of], tiles[t].idx))
+                    forward_block(args, &blk, head, own);
+            }
     }
 }
 
@@ -147,7 +275,9 @@ void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 size_t cpu_attention_backward_workspace(const struct s2s_queue *queue,
                                         const struct s2s_k_attention_backward *args)
 {
-    return 2 * cpu_attention_workspace(queue, &args->forward);
+    const struct s2s_k_attention *f = &args->forward;
+    return 2 * (size_t)(queue->lanes * score_floats(f)) * sizeof(float) +
+           tile_bytes(f, max_query_tiles(f) + max_key_tiles(f));
 }
 
 /*
@@ -188,8 +318,10 @@ static void backward_scores(const struct s2s_k_attention_backward *args, const s
 {
     const int64_t stride = score_stride(&args->forward);
     for (int64_t i = 0; i < blk->n_q; i++) {
-        const int64_t n = visible(&args->forward, blk, i);
-        float *pi = p + i * stride, *dpi = dp + i * stride, sum, delta;
+        int64_t lo, hi;
+        visible(&args->forward, blk, i, &lo, &hi);
+        const int64_t n = hi - lo;
+        float *pi = p + i * stride + lo, *dpi = dp + i * stride + lo, sum, delta;
         row_sums(args, blk, head, i, n, pi, dpi, &sum, &delta);
         const float inverse = sum > 0 ? 1.0f / sum : 0;
 #pragma omp simd
@@ -198,8 +330,10 @@ static void backward_scores(const struct s2s_k_attention_backward *args, const s
             pi[j] = e;
             dpi[j] = e * (dpi[j] - delta);
         }
-        memset(pi + n, 0, (size_t)(blk->n_k - n) * sizeof *pi);
-        memset(dpi + n, 0, (size_t)(blk->n_k - n) * sizeof *dpi);
+        memset(p + i * stride, 0, (size_t)lo * sizeof *p);
+        memset(dp + i * stride, 0, (size_t)lo * sizeof *dp);
+        memset(pi + n, 0, (size_t)(blk->n_k - hi) * sizeof *pi);
+        memset(dpi + n, 0, (size_t)(blk->n_k - hi) * sizeof *dpi);
     }
 }
 
@@ -229,105 +363,112 @@ static void backward_block(const struct s2s_k_attention_backward *args, const st
                   args->dq.stride);
 }
 
-static void zero_rows(const struct s2s_mat *mat, int64_t begin, int64_t end, int64_t head,
-                      int64_t dim)
+/* The dq of one block of queries where it does not touch other gradients: all zero. */
+static void no_keys(const struct s2s_k_attention_backward *args, const struct block *blk,
+                    int64_t head)
 {
-    for (int64_t r = begin; mat->data && r < end; r++)
-        memset(head_of(mat, r, head, dim), 0, (size_t)dim * sizeof(float));
+    if (!args->accumulate_dq)
+        zero_rows(&args->dq, blk->q0, blk->q0 + blk->n_q, head * args->forward.dim,
+                  args->forward.dim);
 }
 
-/* One kv head of one sequence with all query heads of its group, in order. */
-static void backward_head(const struct s2s_k_attention_backward *args, int64_t s, int64_t kv,
+/* One kv head of one group with all query heads that use it, in order. */
+static void backward_head(const struct s2s_k_attention_backward *args, int64_t g, int64_t kv,
                           float *p, float *dp)
 {
     const struct s2s_k_attention *f = &args->forward;
-    const int64_t group = f->n_heads / f->n_kv_heads;
-    if (!args->accumulate_dk)
-        zero_rows(&args->dk, f->cu_k[s], f->cu_k[s + 1], kv, f->dim);
-    if (!args->accumulate_dv)
-        zero_rows(&args->dv, f->cu_k[s], f->cu_k[s + 1], kv, f->dim);
-    for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
-        struct block blk;
-        for (int64_t b = 0; find_block(&blk, f, s, b); b++) {
-            if (blk.n_k > 0)
-                backward_block(args, &blk, head, p, dp);
-            else if (!args->accumulate_dq)
-                zero_rows(&args->dq, blk.q0, blk.q0 + blk.n_q, head, f->dim);
+    const int64_t n = f->n_heads / f->n_kv_heads;
+    for (int64_t head = kv * n; head < (kv + 1) * n; head++)
+        for (int32_t s = f->groups[g]; s < f->groups[g + 1]; s++) {
+            struct block blk;
+            for (int64_t b = 0; find_block(&blk, f, &f->spans[s], b); b++) {
+                if (blk.n_k > 0)
+                    backward_block(args, &blk, head, p, dp);
+                else
+                    no_keys(args, &blk, head);
+            }
         }
-    }
 }
 
-/* Few long sequences and few heads: not enough of the above for many cores. Then dq is computed a
- * block of queries at a time, and dk, dv a block of keys at a time: the scores twice, but every
- * block on its own. */
-enum { K_BLOCK = 256, FEW_HEADS = 16, LONG = 128 };
+/* Few groups and few heads: not enough of the above for many cores. Then dq is computed a block of
+ * queries at a time, and dk, dv a block of keys at a time: the scores twice, but every block on its
+ * own. */
+enum { FEW_HEADS = 16, LONG = 128 };
 
 static bool is_split(const struct s2s_k_attention *f)
 {
-    return f->n_seqs * f->n_kv_heads < FEW_HEADS && f->max_q > LONG;
+    return f->n_groups * f->n_kv_heads < FEW_HEADS && f->max_q > LONG;
 }
 
-static void backward_keys(const struct s2s_k_attention_backward *args, int64_t s, int64_t kv,
-                          int64_t begin, float *p, float *dp)
+static void backward_keys(const struct s2s_k_attention_backward *args, const struct tile *tile,
+                          int64_t kv, float *p, float *dp)
 {
     const struct s2s_k_attention *f = &args->forward;
-    const int64_t group = f->n_heads / f->n_kv_heads, k0 = f->cu_k[s] + begin;
-    const int64_t end = k0 + K_BLOCK < f->cu_k[s + 1] ? k0 + K_BLOCK : f->cu_k[s + 1];
-    if (!args->accumulate_dk)
-        zero_rows(&args->dk, k0, end, kv, f->dim);
-    if (!args->accumulate_dv)
-        zero_rows(&args->dv, k0, end, kv, f->dim);
-    for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
-        struct block blk;
-        for (int64_t b = 0; find_block(&blk, f, s, b); b++)
-            if (take_keys(&blk, begin, K_BLOCK))
-                backward_block(args, &blk, head, p, dp);
-    }
+    const int64_t n = f->n_heads / f->n_kv_heads;
+    for (int64_t head = kv * n; head < (kv + 1) * n; head++)
+        for (int32_t s = f->groups[tile->of]; s < f->groups[tile->of + 1]; s++) {
+            struct block blk;
+            for (int64_t b = 0; find_block(&blk, f, &f->spans[s], b); b++)
+                if (take_keys(&blk, tile->idx))
+                    backward_block(args, &blk, head, p, dp);
+        }
 }
 
-static void backward_split(const struct s2s_k_attention_backward *args, float *p, float *dp)
+static void backward_split(const struct s2s_k_attention_backward *args, const struct tile *tiles,
+                           int64_t n_q, int64_t n_k, float *p, float *dp)
 {
     const struct s2s_k_attention *f = &args->forward;
     struct s2s_k_attention_backward queries = *args, keys = *args;
     queries.dk = queries.dv = keys.dq = (struct s2s_mat){0};
-    const int64_t n_q = cpu_ceil_div(f->max_q, Q_BLOCK), n_k = cpu_ceil_div(f->max_k, K_BLOCK);
-#pragma omp for collapse(3) schedule(dynamic, 1) nowait
-    for (int64_t back = 0; back < n_q; back++)
-        for (int64_t s = 0; s < f->n_seqs; s++)
-            for (int64_t head = 0; head < f->n_heads; head++) {
-                struct block blk;
-                if (!args->dq.data || !find_block(&blk, f, s, n_q - 1 - back))
-                    continue;
-                if (blk.n_k > 0)
-                    backward_block(&queries, &blk, head, p, dp);
-                else if (!args->accumulate_dq)
-                    zero_rows(&args->dq, blk.q0, blk.q0 + blk.n_q, head, f->dim);
-            }
-#pragma omp for collapse(3) schedule(dynamic, 1)
-    for (int64_t b = 0; b < n_k; b++)
-        for (int64_t s = 0; s < f->n_seqs; s++)
-            for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
-                if (f->cu_k[s] + b * K_BLOCK < f->cu_k[s + 1])
-                    backward_keys(&keys, s, kv, b * K_BLOCK, p, dp);
+#pragma omp for collapse(2) schedule(dynamic, 1) nowait
+    for (int64_t t = 0; t < n_q; t++)
+        for (int64_t head = 0; head < f->n_heads; head++) {
+            struct block blk;
+            if (!args->dq.data || !find_block(&blk, f, &f->spans[tiles[t].of], tiles[t].idx))
+                continue;
+            if (blk.n_k > 0)
+                backward_block(&queries, &blk, head, p, dp);
+            else
+                no_keys(args, &blk, head);
+        }
+#pragma omp for collapse(2) schedule(dynamic, 1)
+    for (int64_t t = 0; t < n_k; t++)
+        for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
+            backward_keys(&keys, &tiles[n_q + t], kv, p, dp);
 }
 
 void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
 {
     const struct s2s_k_attention *f = &args->forward;
-    const int64_t per_thread = Q_BLOCK * score_stride(f);
-    const bool parallel = f->n_seqs * f->n_heads * f->max_q * f->max_k > 4096;
-    const bool split = is_split(f);
-#pragma omp parallel num_threads(queue->lanes) if (parallel)
+    const int64_t each = score_floats(f);
+    float *scores = args->workspace;
+    struct tile *tiles = (struct tile *)(scores + 2 * queue->lanes * each);
+    int32_t *counts = (int32_t *)(tiles + max_query_tiles(f) + max_key_tiles(f));
+    const bool split = is_split(f), zero_dq = !args->accumulate_dq && !covers_queries(f);
+    const int64_t n_q = split ? list_queries(f, tiles, counts) : 0;
+    const int64_t n_k = split ? list_keys(f, tiles + n_q) : 0;
+#pragma omp parallel num_threads(queue->lanes) if (worth_threads(f))
     {
-        float *p = (float *)args->workspace + 2 * omp_get_thread_num() * per_thread;
+        float *p = scores + 2 * omp_get_thread_num() * each;
         omp_set_num_threads(1); /* see gemm.c */
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < f->n_k; r++) {
+            if (!args->accumulate_dk)
+                zero_rows(&args->dk, r, r + 1, 0, f->n_kv_heads * f->dim);
+            if (!args->accumulate_dv)
+                zero_rows(&args->dv, r, r + 1, 0, f->n_kv_heads * f->dim);
+        }
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < f->n_q; r++)
+            if (zero_dq)
+                zero_rows(&args->dq, r, r + 1, 0, f->n_heads * f->dim);
         if (split) {
-            backward_split(args, p, p + per_thread);
+            backward_split(args, tiles, n_q, n_k, p, p + each);
         } else {
 #pragma omp for collapse(2) schedule(dynamic, 1)
-            for (int64_t s = 0; s < f->n_seqs; s++)
+            for (int64_t g = 0; g < f->n_groups; g++)
                 for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
-                    backward_head(args, s, kv, p, p + per_thread);
+                    backward_head(args, g, kv, p, p + each);
         }
     }
 }

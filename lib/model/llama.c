@@ -219,17 +219,16 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
     s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset);
     ctx.place = attention;
-    s2s_nn_attention_init(&layer->attention, &ctx,
-                          &(struct s2s_nn_attention_options){.width = c->width,
-                                                             .layer_idx = idx,
-                                                             .qkv_bias = c->qkv_bias,
-                                                             .o_bias = c->o_bias,
-                                                             .qk_norm = c->family == QWEN3,
-                                                             .eps = c->eps,
-                                                             .shape = {.n_heads = c->n_heads,
-                                                                       .n_kv_heads = c->n_kv_heads,
-                                                                       .dim = c->head_dim,
-                                                                       .causal = true}});
+    s2s_nn_attention_init(
+        &layer->attention, &ctx,
+        &(struct s2s_nn_attention_options){
+            .width = c->width,
+            .layer_idx = idx,
+            .qkv_bias = c->qkv_bias,
+            .o_bias = c->o_bias,
+            .qk_norm = c->family == QWEN3,
+            .eps = c->eps,
+            .shape = {.n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .dim = c->head_dim}});
     ctx.place = place;
     s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset);
     ctx.place = mlp;
@@ -345,7 +344,11 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     struct s2s_nn_batch *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
     struct s2s_tensor *positions =
         s2s_tape_upload_i32(pass->tape, batch->position_ids, batch->n_tokens);
-    shared->seqs = s2s_op_seqs(pass->tape, batch->cu_seqlens, batch->n_seqs);
+    const struct s2s_kv_cache *cache = pass->fwd->cache;
+    const int32_t *cu = batch->cu_seqlens;
+    /* one sequence goes on where its cache ends */
+    const int32_t seen[] = {0, (int32_t)(cache ? cache->len + batch->n_tokens : 0)};
+    shared->spans = s2s_op_spans(pass->tape, cu, cache ? seen : cu, batch->n_seqs, true);
     shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim);
     shared->cache = pass->fwd->cache;
     return shared;

@@ -157,15 +157,12 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
     struct s2s_tensor *k =
         project(tape, layer, &layer->k, &layer->k_norm, shape->n_kv_heads, x, batch);
     struct s2s_tensor *v = s2s_nn_linear(tape, &layer->v, x);
-    struct s2s_seqs seen = batch->seqs;
     if (batch->cache) {
         struct s2s_kv_cache *cache = batch->cache;
-        int32_t bounds[2] = {0, (int32_t)(cache->len + s2s_tensor_rows(k))};
         k = extend(tape, cache, cache->k[layer->layer_idx], k);
         v = extend(tape, cache, cache->v[layer->layer_idx], v);
-        seen = s2s_op_seqs(tape, bounds, 1);
     }
-    struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->seqs, &seen, shape);
+    struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->spans, shape);
     return s2s_nn_linear(tape, &layer->o, o);
 }
 

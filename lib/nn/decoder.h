@@ -53,7 +53,7 @@ void s2s_kv_cache_free(struct s2s_kv_cache *cache); /* NULL is a no-op */
 
 /* What attention layers of one batch share. */
 struct s2s_nn_batch {
-    struct s2s_seqs seqs;
+    struct s2s_spans spans;
     struct s2s_tensor *rope;    /* table [T, dim]; NULL: no positions */
     struct s2s_kv_cache *cache; /* or NULL */
 };

@@ -1,6 +1,9 @@
 /* What attention blocks are made of: norms, rotary positions, attention of packed sequences. */
 #include <math.h>
+#include <stdlib.h>
 
+#include "kernels/spans.h"
+#include "lib/base/mem.h"
 #include "lib/tensor/tensor_internal.h"
 
 /* ---- rms norm ---- */
@@ -181,6 +184,25 @@ struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, in
     return seqs;
 }
 
+struct s2s_spans s2s_op_spans(struct s2s_tape *tape, const int32_t *cu_q, const int32_t *cu_k,
+                              int64_t n_seqs, bool causal)
+{
+    enum { WIDTH = sizeof(struct s2s_span) / sizeof(int32_t) };
+    struct s2s_spans spans = {.n_spans = n_seqs, .n_q = cu_q[n_seqs], .n_k = cu_k[n_seqs]};
+    struct s2s_span *host =
+        s2s_xmalloc((size_t)n_seqs * sizeof *host + (size_t)(n_seqs + 1) * sizeof(int32_t));
+    int32_t *groups = (int32_t *)(host + n_seqs);
+    s2s_spans_packed(host, cu_q, cu_k, n_seqs, causal);
+    spans.n_groups = s2s_spans_group(groups, host, n_seqs);
+    for (int64_t i = 0; i < n_seqs; i++) {
+        spans.max_q = host[i].nq > spans.max_q ? host[i].nq : spans.max_q;
+        spans.max_k = host[i].nk > spans.max_k ? host[i].nk : spans.max_k;
+    }
+    spans.table = s2s_tape_upload_i32(tape, (int32_t *)host, n_seqs * WIDTH + spans.n_groups + 1);
+    free(host);
+    return spans;
+}
+
 /* node: in q, k, v; saved the arguments of the forward */
 static void attention_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
@@ -197,37 +219,39 @@ static void attention_backward(struct s2s_tape *tape, struct s2s_node *node)
 
 struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
                                     struct s2s_tensor *k, struct s2s_tensor *v,
-                                    const struct s2s_seqs *seqs, const struct s2s_seqs *kseqs,
+                                    const struct s2s_spans *spans,
                                     const struct s2s_attention_shape *shape)
 {
-    int64_t t = s2s_tensor_rows(q), width = shape->n_heads * shape->dim;
-    tensor_check(tape, "attention", q, -1, width);
-    tensor_check(tape, "attention", k, -1, shape->n_kv_heads * shape->dim);
-    tensor_check(tape, "attention", v, s2s_tensor_rows(k), shape->n_kv_heads * shape->dim);
-    if (!kseqs)
-        kseqs = seqs;
-    struct s2s_tensor *o = s2s_tape_matrix(tape, t, width);
+    int64_t width = shape->n_heads * shape->dim, kv_width = shape->n_kv_heads * shape->dim;
+    tensor_check(tape, "attention", q, spans->n_q, width);
+    tensor_check(tape, "attention", k, spans->n_k, kv_width);
+    tensor_check(tape, "attention", v, spans->n_k, kv_width);
+    struct s2s_tensor *o = s2s_tape_matrix(tape, spans->n_q, width);
     struct s2s_tensor *ins[] = {q, k, v};
     bool record = s2s_tape_needs(tape, 3, ins);
     struct s2s_k_attention *args = s2s_tape_host_alloc(tape, sizeof *args);
+    const struct s2s_span *table = spans->table->data;
     *args = (struct s2s_k_attention){.q = s2s_tensor_mat(q),
                                      .k = s2s_tensor_mat(k),
                                      .v = s2s_tensor_mat(v),
                                      .o = s2s_tensor_mat(o),
-                                     .cu_q = seqs->cu_seqlens->data,
-                                     .cu_k = kseqs->cu_seqlens->data,
-                                     .n_seqs = seqs->n_seqs,
+                                     .spans = table,
+                                     .groups = (const int32_t *)(table + spans->n_spans),
+                                     .n_spans = spans->n_spans,
+                                     .n_groups = spans->n_groups,
+                                     .n_q = spans->n_q,
+                                     .n_k = spans->n_k,
                                      .n_heads = shape->n_heads,
                                      .n_kv_heads = shape->n_kv_heads,
                                      .dim = shape->dim,
-                                     .max_q = seqs->max_seqlen,
-                                     .max_k = kseqs->max_seqlen,
-                                     .scale = shape->scale,
-                                     .causal = shape->causal};
+                                     .max_q = spans->max_q,
+                                     .max_k = spans->max_k,
+                                     .window = shape->window,
+                                     .scale = shape->scale};
     if (shape->scale == 0)
         args->scale = 1.0f / sqrtf((float)shape->dim);
     if (record)
-        args->lse = s2s_tape_matrix(tape, t, shape->n_heads)->data;
+        args->lse = s2s_tape_matrix(tape, spans->n_q, shape->n_heads)->data;
     args->workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(tensor_queue(tape), args));
     tensor_k(tape)->attention(tensor_queue(tape), args);

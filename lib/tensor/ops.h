@@ -67,16 +67,25 @@ struct s2s_seqs {
 /* Uploads bounds (host int32 [n_seqs + 1]); their longest is max_seqlen. */
 struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, int64_t n_seqs);
 
+/* What attention sees (struct s2s_span): made once a batch, shared by its layers. */
+struct s2s_spans {
+    struct s2s_tensor *table; /* I32: the spans, then where their groups begin */
+    int64_t n_spans, n_groups, n_q, n_k, max_q, max_k;
+};
+/* Of packed sequences: host bounds cu_q, cu_k [n_seqs + 1], equal but where a cache has more keys
+ * than queries. causal: the last query sees the last key; else every query sees every key. */
+struct s2s_spans s2s_op_spans(struct s2s_tape *tape, const int32_t *cu_q, const int32_t *cu_k,
+                              int64_t n_seqs, bool causal);
+
 struct s2s_attention_shape {
     int64_t n_heads, n_kv_heads, dim;
-    float scale; /* 0: 1/sqrt(dim) */
-    bool causal;
+    int64_t window; /* how many keys a query sees at most; 0: all that the spans say */
+    float scale;    /* 0: 1/sqrt(dim) */
 };
-/* o [T, n_heads * dim] of q [T, n_heads * dim], k, v [K, n_kv_heads * dim]. kseqs NULL: the same
- * sequences; else keys have bounds of their own (a cache) and the last query sees the last key. */
+/* o [n_q, n_heads * dim] of q [n_q, n_heads * dim], k, v [n_k, n_kv_heads * dim]. */
 struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
                                     struct s2s_tensor *k, struct s2s_tensor *v,
-                                    const struct s2s_seqs *seqs, const struct s2s_seqs *kseqs,
+                                    const struct s2s_spans *spans,
                                     const struct s2s_attention_shape *shape);
 
 /* y = act(gate) * up; up NULL: act(gate). */

@@ -1,63 +1,93 @@
-/* Attention of packed sequences against loops in double, and its backward against finite
- * differences of those loops. */
+/* Attention by spans against loops in double, and its backward against finite differences of those
+ * loops; parts of sequences against the whole. */
+#include "kernels/spans.h"
 #include "tests/unit/kernels/kernel_test.h"
 
+enum { MAX_SPANS = 16 };
+
+/* Packed sequences by their bounds, or the spans themselves (cu_q[0] is n_q then, cu_k[0] n_k). */
 struct problem {
     int64_t n_heads, n_kv_heads, dim, n_seqs;
     int32_t cu_q[8], cu_k[8];
     bool causal;
+    int64_t window, n_spans;
+    struct s2s_span spans[MAX_SPANS];
 };
 
+/* clang-format off */
 static const struct problem problems[] = {
-    {4, 2, 8, 3, {0, 5, 6, 17}, {0, 5, 6, 17}, true},       /* a length of 1 */
-    {3, 3, 5, 4, {0, 0, 9, 9, 12}, {0, 0, 9, 9, 12}, true}, /* empty sequences, odd width */
-    {6, 1, 4, 2, {0, 70, 203}, {0, 70, 203}, true}, /* blocks of queries; by keys in backward */
-    {2, 1, 4, 1, {0, 300}, {0, 300}, true},         /* blocks of keys */
-    {2, 2, 4, 1, {0, 150}, {0, 270}, false},        /* the same, all seen */
-    {4, 4, 4, 4, {0, 150, 151, 151, 160}, {0, 150, 151, 151, 160}, true}, /* heads enough */
-    {2, 2, 16, 2, {0, 1, 4}, {0, 9, 15}, true},    /* more keys than queries: a cache */
-    {4, 2, 8, 2, {0, 67, 80}, {0, 67, 80}, false}, /* every key is seen */
+    {.n_heads = 4, .n_kv_heads = 2, .dim = 8, .n_seqs = 3, .cu_q = {0, 5, 6, 17}, .cu_k = {0, 5, 6, 17}, .causal = true}, /* a length of 1 */
+    {.n_heads = 3, .n_kv_heads = 3, .dim = 5, .n_seqs = 4, .cu_q = {0, 0, 9, 9, 12}, .cu_k = {0, 0, 9, 9, 12}, .causal = true}, /* empty sequences, odd width */
+    {.n_heads = 6, .n_kv_heads = 1, .dim = 4, .n_seqs = 2, .cu_q = {0, 70, 203}, .cu_k = {0, 70, 203}, .causal = true}, /* blocks of queries; by keys in backward */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .n_seqs = 1, .cu_q = {0, 300}, .cu_k = {0, 300}, .causal = true}, /* blocks of keys */
+    {.n_heads = 2, .n_kv_heads = 2, .dim = 4, .n_seqs = 1, .cu_q = {0, 150}, .cu_k = {0, 270}, .causal = false}, /* the same, all seen */
+    {.n_heads = 4, .n_kv_heads = 4, .dim = 4, .n_seqs = 4, .cu_q = {0, 150, 151, 151, 160}, .cu_k = {0, 150, 151, 151, 160}, .causal = true}, /* heads enough */
+    {.n_heads = 2, .n_kv_heads = 2, .dim = 16, .n_seqs = 2, .cu_q = {0, 1, 4}, .cu_k = {0, 9, 15}, .causal = true}, /* more keys than queries: a cache */
+    {.n_heads = 4, .n_kv_heads = 2, .dim = 8, .n_seqs = 2, .cu_q = {0, 67, 80}, .cu_k = {0, 67, 80}, .causal = false}, /* every key is seen */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .n_seqs = 2, .cu_q = {0, 300, 320}, .cu_k = {0, 300, 320}, .causal = true, .window = 37}, /* a window; blocks of keys */
+    {.n_heads = 16, .n_kv_heads = 16, .dim = 4, .n_seqs = 2, .cu_q = {0, 90, 94}, .cu_k = {0, 90, 94}, .causal = true, .window = 1}, /* itself alone; heads enough */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .n_seqs = 1, .cu_q = {0, 130}, .cu_k = {0, 130}, .causal = true, .window = 1000}, /* wider than all */
+    {.n_heads = 2, .n_kv_heads = 2, .dim = 4, .n_seqs = 1, .cu_q = {0, 20}, .cu_k = {0, 20}, .causal = false, .window = 5}, /* all seen in spite of it */
+    /* rows in no span, queries that see nothing, a span without keys, one without queries */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .cu_q = {40}, .cu_k = {50}, .n_spans = 5,
+     .spans = {{3, 10, 5, 8, -4}, {20, 6, 30, 9, 2}, {27, 2, 0, 0, 0}, {30, 0, 45, 3, 0}, {31, 4, 16, 6, S2S_SPAN_ALL}}}, /* overlapping keys: two groups of two; short and many heads, long and few */
+    {.n_heads = 16, .n_kv_heads = 8, .dim = 4, .cu_q = {40}, .cu_k = {40}, .n_spans = 4,
+     .spans = {{10, 10, 0, 20, 10}, {0, 10, 0, 10, 0}, {20, 10, 20, 10, 0}, {30, 10, 25, 15, 5}}}, {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .cu_q = {330}, .cu_k = {460}, .n_spans = 3,
+     .spans = {{130, 150, 100, 300, 150}, {0, 130, 0, 280, 150}, {290, 40, 410, 45, 5}}},
 };
+/* clang-format on */
+enum { N_PROBLEMS = sizeof problems / sizeof *problems };
 
-static int64_t max_len(const int32_t *cu, int64_t n)
+/* The spans of a problem in the order of their groups; gives the number of groups. */
+static int64_t find_spans(struct s2s_span *spans, int32_t *groups, const struct problem *p)
 {
-    int64_t max = 0;
-    for (int64_t i = 0; i < n; i++)
-        max = cu[i + 1] - cu[i] > max ? cu[i + 1] - cu[i] : max;
-    return max;
+    if (p->n_spans == 0)
+        s2s_spans_packed(spans, p->cu_q, p->cu_k, p->n_seqs, p->causal);
+    else
+        memcpy(spans, p->spans, sizeof p->spans);
+    return s2s_spans_group(groups, spans, p->n_spans ? p->n_spans : p->n_seqs);
+}
+
+static bool sees(const struct s2s_span *span, int64_t window, int64_t i, int64_t j)
+{
+    if (span->shift == S2S_SPAN_ALL)
+        return true;
+    return j <= i + span->shift && (window == 0 || j > i + span->shift - window);
 }
 
 /* o [n_q, n_heads dim] and lse [n_q, n_heads] in double */
 static void reference(const struct problem *p, const double *q, const double *key, const double *v,
                       double scale, double *o, double *lse)
 {
-    const int64_t d = p->dim, wq = p->n_heads * d, wk = p->n_kv_heads * d;
-    double s[512];
-    for (int64_t b = 0; b < p->n_seqs; b++)
-        for (int64_t i = p->cu_q[b]; i < p->cu_q[b + 1]; i++)
-            for (int64_t h = 0; h < p->n_heads; h++) {
-                int64_t kv = h / (p->n_heads / p->n_kv_heads), end = p->cu_k[b + 1];
-                if (p->causal)
-                    end -= p->cu_q[b + 1] - 1 - i;
-                double max = -INFINITY, sum = 0;
-                for (int64_t j = p->cu_k[b]; j < end; j++) {
-                    double dot = 0;
-                    for (int64_t c = 0; c < d; c++)
-                        dot += q[i * wq + h * d + c] * key[j * wk + kv * d + c];
-                    s[j - p->cu_k[b]] = dot * scale;
-                    max = fmax(max, dot * scale);
-                }
-                for (int64_t j = p->cu_k[b]; j < end; j++)
-                    sum += exp(s[j - p->cu_k[b]] - max);
-                for (int64_t c = 0; c < d; c++) {
-                    double out = 0;
-                    for (int64_t j = p->cu_k[b]; j < end; j++)
-                        out += exp(s[j - p->cu_k[b]] - max) / sum * v[j * wk + kv * d + c];
-                    o[i * wq + h * d + c] = out;
-                }
-                if (lse)
-                    lse[i * p->n_heads + h] = max + log(sum);
+    const int64_t d = p->dim, wq = p->n_heads * d, wk = p->n_kv_heads * d, n_q = p->cu_q[p->n_seqs];
+    struct s2s_span spans[MAX_SPANS];
+    int32_t groups[MAX_SPANS + 1];
+    find_spans(spans, groups, p);
+    for (int64_t i = 0; i < n_q * wq; i++)
+        o[i] = 0;
+    for (int64_t i = 0; lse && i < n_q * p->n_heads; i++)
+        lse[i] = -INFINITY;
+    for (const struct s2s_span *s = spans; s < spans + (p->n_spans ? p->n_spans : p->n_seqs); s++)
+        for (int64_t i = 0; i < s->nq * p->n_heads; i++) {
+            const int64_t row = s->q0 + i / p->n_heads, h = i % p->n_heads;
+            const int64_t kv = h / (p->n_heads / p->n_kv_heads);
+            double z[512], max = -INFINITY, sum = 0;
+            for (int64_t j = 0; j < s->nk; j++) {
+                z[j] = sees(s, p->window, i / p->n_heads, j) ? 0 : -INFINITY;
+                for (int64_t c = 0; c < d; c++)
+                    z[j] += scale * q[row * wq + h * d + c] * key[(s->k0 + j) * wk + kv * d + c];
+                max = fmax(max, z[j]);
             }
+            if (max == -INFINITY)
+                continue;
+            for (int64_t j = 0; j < s->nk; j++)
+                sum += z[j] = exp(z[j] - max);
+            for (int64_t j = 0; j < s->nk; j++)
+                for (int64_t c = 0; c < d; c++)
+                    o[row * wq + h * d + c] += z[j] / sum * v[(s->k0 + j) * wk + kv * d + c];
+            if (lse)
+                lse[row * p->n_heads + h] = max + log(sum);
+        }
 }
 
 static double *widen(const float *x, int64_t n)
@@ -73,6 +103,8 @@ struct run {
     const struct problem *p;
     int64_t n[3], width[3];
     float *x[6], *g[3];
+    struct s2s_span spans[MAX_SPANS];
+    int32_t groups[MAX_SPANS + 1];
 };
 
 static void set_up(struct run *r, const struct problem *p)
@@ -95,21 +127,27 @@ static void set_up(struct run *r, const struct problem *p)
 static struct s2s_k_attention arguments(struct run *r)
 {
     const struct problem *p = r->p;
-    return (struct s2s_k_attention){.q = mat(r->x[0], r->width[0]),
-                                    .k = mat(r->x[1], r->width[1]),
-                                    .v = mat(r->x[2], r->width[2]),
-                                    .o = mat(r->x[3], r->width[0]),
-                                    .lse = vec(r->x[5]),
-                                    .cu_q = in(p->cu_q, sizeof p->cu_q),
-                                    .cu_k = in(p->cu_k, sizeof p->cu_k),
-                                    .n_seqs = p->n_seqs,
-                                    .n_heads = p->n_heads,
-                                    .n_kv_heads = p->n_kv_heads,
-                                    .dim = p->dim,
-                                    .max_q = max_len(p->cu_q, p->n_seqs),
-                                    .max_k = max_len(p->cu_k, p->n_seqs),
-                                    .scale = 0.4f,
-                                    .causal = p->causal};
+    struct s2s_k_attention args = {.q = mat(r->x[0], r->width[0]),
+                                   .k = mat(r->x[1], r->width[1]),
+                                   .v = mat(r->x[2], r->width[2]),
+                                   .o = mat(r->x[3], r->width[0]),
+                                   .lse = vec(r->x[5]),
+                                   .n_spans = p->n_spans ? p->n_spans : p->n_seqs,
+                                   .n_groups = find_spans(r->spans, r->groups, p),
+                                   .n_q = r->n[0],
+                                   .n_k = r->n[1],
+                                   .n_heads = p->n_heads,
+                                   .n_kv_heads = p->n_kv_heads,
+                                   .dim = p->dim,
+                                   .window = p->window,
+                                   .scale = 0.4f};
+    for (int64_t i = 0; i < args.n_spans; i++) {
+        args.max_q = r->spans[i].nq > args.max_q ? r->spans[i].nq : args.max_q;
+        args.max_k = r->spans[i].nk > args.max_k ? r->spans[i].nk : args.max_k;
+    }
+    args.spans = in(r->spans, sizeof r->spans);
+    args.groups = in(r->groups, sizeof r->groups);
+    return args;
 }
 
 static void forward(struct run *r)
@@ -145,7 +183,7 @@ static void tear_down(struct run *r)
 
 static void forward_agrees_with_the_definition(void **state)
 {
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+    for (size_t i = 0; i < N_PROBLEMS; i++) {
         struct run r;
         set_up(&r, &problems[i]);
         double *x[3];
@@ -185,7 +223,7 @@ static double moved(const struct run *r, int which, double step, const double *d
 static void backward_agrees_with_differences(void **state)
 {
     const double h = 1e-5;
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+    for (size_t i = 0; i < N_PROBLEMS; i++) {
         struct run r;
         set_up(&r, &problems[i]);
         forward(&r);
@@ -215,6 +253,136 @@ static void backward_agrees_with_differences(void **state)
     }
 }
 
+/* The other bytes of gradients without accumulation: what was there does not matter. */
+static void rows_in_no_span_get_nothing(void **state)
+{
+    const struct problem *p = &problems[12];
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        struct run r;
+        set_up(&r, p);
+        forward(&r);
+        for (int j = 0; j < 3; j++)
+            for (int64_t i = 0; i < r.n[j] * r.width[j]; i++)
+                r.g[j][i] = accumulate ? 7 : NAN;
+        backward(&r, accumulate);
+        static const int rows[3][4] = {{0, 19, 26, 39}, {4, 13, 22, 48}, {4, 13, 22, 48}};
+        for (int j = 0; j < 3; j++)
+            for (int i = 0; i < 4; i++)
+                assert_true(r.g[j][rows[j][i] * r.width[j]] == (accumulate ? 7 : 0));
+        tear_down(&r);
+    }
+}
+
+/* Rank `rank` of `cp` holds chunks rank and 2 cp - 1 - rank of each sequence, and all keys. */
+static void take_chunks(struct problem *part, const struct problem *whole, int cp, int rank,
+                        int32_t *rows)
+{
+    int32_t n = 0;
+    *part = *whole;
+    part->n_seqs = part->n_spans = 0;
+    for (int64_t s = 0; s < whole->n_seqs; s++) {
+        const int32_t size = (whole->cu_q[s + 1] - whole->cu_q[s]) / (2 * cp);
+        for (int half = 0; half < 2; half++) {
+            const int32_t chunk = half ? 2 * cp - 1 - rank : rank;
+            part->spans[part->n_spans++] =
+                (struct s2s_span){n, size, whole->cu_k[s], (chunk + 1) * size, chunk * size};
+            for (int32_t i = 0; i < size; i++)
+                rows[n++] = whole->cu_q[s] + chunk * size + i;
+        }
+    }
+    part->cu_q[0] = n;
+    part->cu_k[0] = whole->cu_k[whole->n_seqs];
+}
+
+static void gather(float *dst, const float *src, const int32_t *rows, int64_t n, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(dst + i * width, src + rows[i] * width, (size_t)width * sizeof *dst);
+}
+
+static void compare_rows(const char *what, const float *part, const float *whole,
+                         const int32_t *rows, int64_t n, int64_t width)
+{
+    float *host = s2s_xmalloc((size_t)(n * width) * sizeof *host);
+    gather(host, whole, rows, n, width);
+    double *want = widen(host, n * width);
+    close_to(what, part, want, n, width, width, 2e-6);
+    free(want);
+    free(host);
+}
+
+/* One rank against the whole; adds its gradients of keys and values. */
+static void check_rank(struct run *whole, int cp, int rank, double *dk, double *dv)
+{
+    struct problem p;
+    struct run r;
+    int32_t rows[512];
+    take_chunks(&p, whole->p, cp, rank, rows);
+    set_up(&r, &p);
+    gather(r.x[0], whole->x[0], rows, r.n[0], r.width[0]);
+    gather(r.x[4], whole->x[4], rows, r.n[0], r.width[0]);
+    forward(&r);
+    backward(&r, false);
+    compare_rows("o", r.x[3], whole->x[3], rows, r.n[0], r.width[0]);
+    compare_rows("lse", r.x[5], whole->x[5], rows, r.n[0], p.n_heads);
+    compare_rows("dq", r.g[0], whole->g[0], rows, r.n[0], r.width[0]);
+    for (int64_t i = 0; i < r.n[1] * r.width[1]; i++) {
+        dk[i] += r.g[1][i];
+        dv[i] += r.g[2][i];
+    }
+    tear_down(&r);
+}
+
+/* Few heads, so that backward goes by blocks of keys, and enough, so that it goes by groups. */
+static void chunks_of_ranks_make_up_the_whole(void **state)
+{
+    static const struct problem wholes[] = {{.n_heads = 4,
+                                             .n_kv_heads = 2,
+                                             .dim = 8,
+                                             .n_seqs = 3,
+                                             .cu_q = {0, 320, 344, 352},
+                                             .cu_k = {0, 320, 344, 352},
+                                             .causal = true},
+                                            {.n_heads = 16,
+                                             .n_kv_heads = 8,
+                                             .dim = 4,
+                                             .n_seqs = 2,
+                                             .cu_q = {0, 160, 184},
+                                             .cu_k = {0, 160, 184},
+                                             .causal = true}};
+    for (int w = 0; w < 2; w++)
+        for (int cp = 2; cp <= 4; cp *= 2) {
+            struct run r;
+            set_up(&r, &wholes[w]);
+            forward(&r);
+            backward(&r, false);
+            const int64_t n = r.n[1] * r.width[1];
+            double *dk = s2s_xcalloc((size_t)n, sizeof *dk), *dv = s2s_xcalloc((size_t)n, 8);
+            for (int rank = 0; rank < cp; rank++)
+                check_rank(&r, cp, rank, dk, dv);
+            close_to("dk", r.g[1], dk, r.n[1], r.width[1], r.width[1], 3e-6);
+            close_to("dv", r.g[2], dv, r.n[2], r.width[2], r.width[2], 3e-6);
+            free(dk);
+            free(dv);
+            tear_down(&r);
+        }
+}
+
+static void spans_with_common_keys_are_a_group(void **state)
+{
+    struct s2s_span spans[] = {{0, 1, 40, 5, 0},  {1, 1, 0, 10, 0}, {2, 1, 20, 0, 0},
+                               {3, 1, 5, 10, 0},  {4, 1, 15, 5, 0}, {5, 1, 0, 2, 0},
+                               {6, 1, 44, 10, 0}, {7, 1, 9, 1, 0}};
+    static const int32_t order[] = {1, 5, 3, 7, 4, 2, 0, 6}, starts[] = {0, 4, 5, 6, 8};
+    int32_t groups[9];
+    assert_int_equal(s2s_spans_group(groups, spans, 8), 4);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(spans[i].q0, order[i]);
+    assert_memory_equal(groups, starts, sizeof starts);
+    assert_int_equal(s2s_spans_group(groups, spans, 0), 0);
+    assert_int_equal(groups[0], 0);
+}
+
 static void threads_do_not_change_a_byte(void **state)
 {
     struct run r[2];
@@ -237,6 +405,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_agrees_with_the_definition),
         cmocka_unit_test(backward_agrees_with_differences),
+        cmocka_unit_test(rows_in_no_span_get_nothing),
+        cmocka_unit_test(chunks_of_ranks_make_up_the_whole),
+        cmocka_unit_test(spans_with_common_keys_are_a_group),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
     return run_on_tables(tests);

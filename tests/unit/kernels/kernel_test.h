@@ -129,7 +129,7 @@ static inline void close_to(const char *what, const float *got, const double *wa
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++) {
             double x = got[r * stride + c], y = want[r * cols + c];
-            if (!(fabs(x - y) <= tolerance * (1 + fabs(y))) && n_bad++ < 10)
+            if (x != y && !(fabs(x - y) <= tolerance * (1 + fabs(y))) && n_bad++ < 10)
                 print_error("%s[%lld, %lld] = %.9g, expected %.9g\n", what, (long long)r,
                             (long long)c, x, y);
         }

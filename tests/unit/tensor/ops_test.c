@@ -71,9 +71,9 @@ static struct s2s_tensor *loss_rope(struct s2s_tape *tape, struct s2s_tensor **i
 
 static struct s2s_tensor *attend(struct s2s_tape *tape, struct s2s_tensor **in, bool causal)
 {
-    struct s2s_seqs seqs = s2s_op_seqs(tape, cu, 4);
-    struct s2s_attention_shape shape = {.n_heads = 4, .n_kv_heads = 2, .dim = 3, .causal = causal};
-    return to_target(tape, s2s_op_attention(tape, in[0], in[1], in[2], &seqs, NULL, &shape));
+    struct s2s_spans spans = s2s_op_spans(tape, cu, cu, 4, causal);
+    struct s2s_attention_shape shape = {.n_heads = 4, .n_kv_heads = 2, .dim = 3};
+    return to_target(tape, s2s_op_attention(tape, in[0], in[1], in[2], &spans, &shape));
 }
 
 static struct s2s_tensor *loss_attention(struct s2s_tape *tape, struct s2s_tensor **in)

@@ -1,3 +1,4 @@
+/* AdamW over flat ranges, and the global norm. */
 #include "lib/optim/optim.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@
 
 /* Neighbours in the flat buffer that are treated alike: one kernel call. */
 struct optim_run {
-    int64_t begin, n;
-    bool decays;
+    int64_t begin, end;
+    double lr_mult, decay_mult; /* decay_mult 0: not decayed */
 };
 
 /* ---- options ---- */
@@ -73,49 +74,52 @@ int s2s_adamw_read(struct s2s_adamw_options *o, const struct s2s_conf *conf, str
 
 /* ---- state ---- */
 
-static float *zeroed(struct s2s_device *device, int64_t n)
-{
-    size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(float);
-    float *ptr = device->kernels->alloc(&device->queue, bytes);
-    if (!ptr)
-        S2S_BUG("out of device memory: %zu bytes of optimizer state", bytes);
-    device->kernels->zero(&device->queue, ptr, bytes);
-    return ptr;
-}
-
-/* Parameters follow each other in the order they were added; gaps hold zeros and may be updated. */
+/* Parameters follow each other by class; gaps hold zeros and may be updated. */
 static void find_runs(struct s2s_optim *o)
 {
+    const struct s2s_params *params = o->params;
     size_t cap = 0;
-    for (size_t i = 0; i < o->params->n; i++) {
-        const struct s2s_param *p = o->params->list[i];
-        if (!p->trained)
-            continue;
-        bool decays = s2s_param_decays(p);
-        struct optim_run *last = o->n_runs > 0 ? o->runs + o->n_runs - 1 : NULL;
-        if (last && last->decays == decays) {
-            last->n = p->offset + p->numel - last->begin;
-            continue;
+    for (int c = 0; c < S2S_CLASSES; c++)
+        for (size_t i = 0; i < params->n; i++) {
+            const struct s2s_param *p = params->list[i];
+            if (!p->trained || (int)p->class != c)
+                continue;
+            const struct optim_run run = {p->offset, p->offset + p->numel, p->lr_mult,
+                                          s2s_param_decays(p) ? p->decay_mult : 0};
+            struct optim_run *last = o->n_runs > 0 ? o->runs + o->n_runs - 1 : NULL;
+            if (last && last->lr_mult == run.lr_mult && last->decay_mult == run.decay_mult) {
+                last->end = run.end;
+                continue;
+            }
+            s2s_grow(&o->runs, o->n_runs, &cap, sizeof *o->runs);
+            o->runs[o->n_runs++] = run;
         }
-        s2s_grow(&o->runs, o->n_runs, &cap, sizeof *o->runs);
-        o->runs[o->n_runs++] =
-            (struct optim_run){.begin = p->offset, .n = p->numel, .decays = decays};
-    }
 }
 
-struct s2s_optim *s2s_optim_new(struct s2s_params *params, const struct s2s_adamw_options *options)
+int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
+                  const struct s2s_adamw_options *options, int64_t begin, int64_t end,
+                  struct s2s_error *err)
 {
+    struct s2s_device *device = params->device;
+    const struct s2s_kernels *k = device->kernels;
+    const size_t bytes = (size_t)(end > begin ? end - begin : 1) * sizeof(float);
     struct s2s_optim *o = s2s_xcalloc(1, sizeof *o);
-    o->params = params;
-    o->options = *options;
-    o->end = params->n_trained;
-    o->m = zeroed(params->device, o->end - o->begin);
-    o->v = zeroed(params->device, o->end - o->begin);
-    o->scalar = params->device->kernels->alloc(&params->device->queue, sizeof *o->scalar);
-    if (!o->scalar)
-        S2S_BUG("out of device memory: a scalar");
+    *o = (struct s2s_optim){.params = params, .options = *options, .begin = begin, .end = end};
+    o->m = k->alloc(&device->queue, bytes);
+    o->v = k->alloc(&device->queue, bytes);
+    o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
+    *optim = o;
+    if (!o->m || !o->v || !o->sums) {
+        s2s_optim_free(o);
+        *optim = NULL;
+        return s2s_error_set(err, S2S_E_NOMEM,
+                             "no room for the optimizer's two moments of %.3g parameters",
+                             (double)(end - begin));
+    }
+    k->zero(&device->queue, o->m, bytes);
+    k->zero(&device->queue, o->v, bytes);
     find_runs(o);
-    return o;
+    return 0;
 }
 
 void s2s_optim_free(struct s2s_optim *o)
@@ -123,29 +127,53 @@ void s2s_optim_free(struct s2s_optim *o)
     if (!o)
         return;
     const struct s2s_kernels *k = o->params->device->kernels;
-    k->free(&o->params->device->queue, o->m);
-    k->free(&o->params->device->queue, o->v);
-    k->free(&o->params->device->queue, o->scalar);
+    struct s2s_queue *queue = &o->params->device->queue;
+    k->free(queue, o->m);
+    k->free(queue, o->v);
+    k->free(queue, o->sums);
     free(o->runs);
     free(o);
 }
 
+/* What [*begin, *end) has in common with this rank's range; false: nothing. */
+static bool clip_range(const struct s2s_optim *o, int64_t *begin, int64_t *end)
+{
+    *begin = *begin > o->begin ? *begin : o->begin;
+    *end = *end < o->end ? *end : o->end;
+    return *begin < *end;
+}
+
 /* ---- the step ---- */
+
+void s2s_optim_sumsq(struct s2s_optim *o, double *out)
+{
+    struct s2s_device *device = o->params->device;
+    const struct s2s_kernels *k = device->kernels;
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        int64_t begin, end;
+        s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
+        if (!clip_range(o, &begin, &end))
+            begin = end = 0;
+        struct s2s_k_reduce args = {.x = o->params->grads + begin,
+                                    .out = out + c,
+                                    .n = end - begin,
+                                    .what = S2S_REDUCE_SUMSQ};
+        struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
+        args.workspace =
+            s2s_arena_alloc(&device->scratch, k->reduce_workspace(&device->queue, &args));
+        k->reduce(&device->queue, &args);
+        s2s_arena_rewind(&device->scratch, mark);
+    }
+}
 
 double s2s_optim_grad_norm(struct s2s_optim *o)
 {
     struct s2s_device *device = o->params->device;
-    const struct s2s_kernels *k = device->kernels;
-    struct s2s_k_reduce args = {.x = o->params->grads,
-                                .out = o->scalar,
-                                .n = o->params->n_trained,
-                                .what = S2S_REDUCE_SUMSQ};
-    struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
-    args.workspace = s2s_arena_alloc(&device->scratch, k->reduce_workspace(&device->queue, &args));
-    k->reduce(&device->queue, &args);
-    double sum;
-    k->copy_out(&device->queue, &sum, o->scalar, sizeof sum);
-    s2s_arena_rewind(&device->scratch, mark);
+    double sums[S2S_CLASSES], sum = 0;
+    s2s_optim_sumsq(o, o->sums);
+    device->kernels->copy_out(&device->queue, sums, o->sums, sizeof sums);
+    for (int c = 0; c < S2S_CLASSES; c++)
+        sum += sums[c];
     return sqrt(sum);
 }
 
@@ -160,10 +188,9 @@ void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double 
     struct s2s_device *device = o->params->device;
     o->t++;
     for (size_t i = 0; i < o->n_runs; i++) {
-        int64_t begin = o->runs[i].begin, end = begin + o->runs[i].n;
-        begin = begin > o->begin ? begin : o->begin;
-        end = end < o->end ? end : o->end;
-        if (begin >= end)
+        const struct optim_run *run = &o->runs[i];
+        int64_t begin = run->begin, end = run->end;
+        if (!clip_range(o, &begin, &end))
             continue;
         struct s2s_k_adamw args = {.p = o->params->master + begin,
                                    .m = o->m + (begin - o->begin),
@@ -171,33 +198,55 @@ void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double 
                                    .grad = o->params->grads + begin,
                                    .n = end - begin,
                                    .t = o->t,
-                                   .lr = lr,
+                                   .lr = lr * run->lr_mult,
                                    .beta1 = o->options.beta1,
                                    .beta2 = o->options.beta2,
                                    .eps = o->options.eps,
-                                   .weight_decay = o->runs[i].decays ? weight_decay : 0,
+                                   .weight_decay = weight_decay * run->decay_mult,
                                    .grad_scale = grad_scale};
         device->kernels->adamw(&device->queue, &args);
     }
 }
 
-static float *moment(const struct s2s_optim *o, const struct s2s_param *param, int which)
+/* ---- moments of a parameter ---- */
+
+void s2s_optim_range(const struct s2s_optim *o, const struct s2s_param *param, int64_t *begin,
+                     int64_t *end)
 {
-    if (!param->trained || param->offset < o->begin || param->offset + param->numel > o->end)
-        S2S_BUG("no moments of %s here", param->name);
-    return (which ? o->v : o->m) + (param->offset - o->begin);
+    *begin = param->offset;
+    *end = param->trained ? param->offset + param->numel : param->offset;
+    if (!clip_range(o, begin, end))
+        *begin = *end = param->offset;
+    *begin -= param->offset;
+    *end -= param->offset;
 }
 
-void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *param, int which, float *out)
+/* The moments that are here, and which part of the local tensor they are. */
+static float *moments_of(const struct s2s_optim *o, const struct s2s_param *param, int which,
+                         int64_t *begin, size_t *bytes)
 {
-    struct s2s_device *device = o->params->device;
-    device->kernels->copy_out(&device->queue, out, moment(o, param, which),
-                              (size_t)param->numel * sizeof *out);
+    int64_t end;
+    s2s_optim_range(o, param, begin, &end);
+    *bytes = (size_t)(end - *begin) * sizeof(float);
+    return (which ? o->v : o->m) + (end > *begin ? param->offset + *begin - o->begin : 0);
 }
 
-void s2s_optim_set(struct s2s_optim *o, const struct s2s_param *param, int which, const float *in)
+void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *param, int which,
+                   float *local)
 {
     struct s2s_device *device = o->params->device;
-    device->kernels->copy_in(&device->queue, moment(o, param, which), in,
-                             (size_t)param->numel * sizeof *in);
+    int64_t begin;
+    size_t bytes;
+    const float *here = moments_of(o, param, which, &begin, &bytes);
+    device->kernels->copy_out(&device->queue, local + begin, here, bytes);
+}
+
+void s2s_optim_set(struct s2s_optim *o, const struct s2s_param *param, int which,
+                   const float *local)
+{
+    struct s2s_device *device = o->params->device;
+    int64_t begin;
+    size_t bytes;
+    float *here = moments_of(o, param, which, &begin, &bytes);
+    device->kernels->copy_in(&device->queue, here, local + begin, bytes);
 }

@@ -280,11 +280,11 @@ static void lay_out(struct s2s_params *params)
         if (!p->trained)
             place(p, &params->n_fixed);
     }
-    for (int class = 0; class < S2S_CLASSES; class ++) {
+    for (int c = 0; c < S2S_CLASSES; c++) {
         for (size_t i = 0; i < params->n; i++)
-            if (params->list[i]->trained && (int)params->list[i]->class == class)
+            if (params->list[i]->trained && (int)params->list[i]->class == c)
                 place(params->list[i], &params->n_trained);
-        params->class_end[class] = params->n_trained;
+        params->class_end[c] = params->n_trained;
     }
 }
 

@@ -13,51 +13,105 @@
 
 static const char *const moments[2] = {"optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"};
 
+static int64_t largest_of(const struct s2s_params *params)
+{
+    int64_t largest = 1;
+    for (size_t i = 0; i < params->n; i++)
+        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
+    return largest;
+}
+
 /* ---- writing ---- */
 
-static int write_one(struct s2s_dist_writer *w, const struct s2s_param *p, const char *prefix,
-                     const float *values, struct s2s_error *err)
+/* Boxes of one tensor (prefix: a moment's); local: this rank's elements, room: for as many. */
+static int write_boxes(struct s2s_dist_writer *w, const struct s2s_param *p, const char *prefix,
+                       const struct s2s_box *boxes, int n_boxes, const float *local, float *room,
+                       struct s2s_error *err)
 {
     char *name = s2s_xasprintf("%s%s%s", prefix, *prefix ? "." : "", p->name);
-    struct s2s_dist_chunk chunk = {
-        .name = name, .dtype = S2S_F32, .n_dims = p->n_dims, .shape = p->shape};
-    int rc = s2s_dist_write_tensor(w, &chunk, values, err);
+    int rc = 0;
+    for (int k = 0; rc == 0 && k < n_boxes; k++) {
+        const int64_t begin = s2s_box_begin(&boxes[k], p);
+        struct s2s_dist_chunk chunk = {.name = name,
+                                       .dtype = S2S_F32,
+                                       .n_dims = p->n_dims,
+                                       .shape = p->shape,
+                                       .offset = boxes[k].offset,
+                                       .size = boxes[k].size};
+        if (begin < 0)
+            s2s_box_pack(&boxes[k], p, local, room);
+        rc = s2s_dist_write_tensor(w, &chunk, begin < 0 ? room : local + begin, err);
+    }
     free(name);
     return rc;
 }
 
-static int write_param(struct s2s_trainer *t, struct s2s_dist_writer *w, const struct s2s_param *p,
-                       float *host, struct s2s_error *err)
+/* Whose turn it is: `at` of `total` elements stand before the tensor, n ranks hold it. */
+static bool is_turn(int64_t at, int64_t total, int number, int n)
 {
-    s2s_param_get(p, host);
-    int rc = write_one(w, p, "", host, err);
-    for (int m = 0; rc == 0 && p->trained && m < 2; m++) {
-        s2s_optim_get(t->optim, p, m, host);
-        rc = write_one(w, p, moments[m], host, err);
+    return (at < total ? at * n / total : n - 1) == number;
+}
+
+static int write_moments(struct s2s_dist_writer *w, const struct s2s_optim *optim,
+                         const struct s2s_param *p, float *host, float *room, struct s2s_error *err)
+{
+    struct s2s_box boxes[S2S_PARAM_BOXES];
+    int64_t begin, end;
+    s2s_optim_range(optim, p, &begin, &end);
+    const bool whole = end - begin == p->numel;
+    const int n_boxes =
+        whole ? s2s_param_boxes(boxes, p, NULL) : s2s_param_range_boxes(boxes, p, begin, end);
+    int rc = 0;
+    for (int m = 0; rc == 0 && n_boxes > 0 && m < 2; m++) {
+        s2s_optim_get(optim, p, m, host);
+        rc = write_boxes(w, p, moments[m], boxes, n_boxes, host, room, err);
     }
     return rc;
 }
 
-/* Every rank has everything: they take turns, by bytes. */
-static int write_share(struct s2s_trainer *t, struct s2s_buf *items, struct s2s_error *err)
+int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
+                     const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
+                     struct s2s_error *err)
 {
-    const struct s2s_params *params = t->bundle.model->params;
-    const int64_t n_ranks = s2s_mesh_size(t->mesh), rank = s2s_mesh_rank(t->mesh);
-    struct s2s_dist_writer *w = NULL;
-    int64_t total = 0, at = 0, largest = 1;
-    for (size_t i = 0; i < params->n; i++) {
+    const bool sharded = optim && (optim->begin > 0 || optim->end < params->n_trained);
+    const struct s2s_group *others[S2S_AXES]; /* who holds copies of the same moments */
+    int64_t total = 0, at = 0;
+    float *host = s2s_xmalloc((size_t)largest_of(params) * 2 * sizeof *host);
+    float *room = host + largest_of(params);
+    int rc = 0;
+    memcpy(others, axes, sizeof others);
+    if (sharded)
+        others[S2S_AXIS_DP] = NULL;
+    for (size_t i = 0; i < params->n; i++)
         total += params->list[i]->numel;
-        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
-    }
-    int rc = s2s_dist_open(&w, t->ckpt_root, t->state.step, (int)rank, err);
-    float *host = s2s_xmalloc((size_t)largest * sizeof *host);
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
-        if (at * n_ranks / (total > 0 ? total : 1) == rank)
-            rc = write_param(t, w, p, host, err);
+        struct s2s_box boxes[S2S_PARAM_PARTS];
+        if (!s2s_param_is_here(p))
+            continue;
+        int n, number = s2s_param_copy(p, axes, &n);
+        if (is_turn(at, total, number, n)) {
+            s2s_param_get(p, host);
+            rc = write_boxes(w, p, "", boxes, s2s_param_boxes(boxes, p, NULL), host, room, err);
+        }
+        number = s2s_param_copy(p, others, &n);
+        if (rc == 0 && optim && p->trained && is_turn(at, total, number, n))
+            rc = write_moments(w, optim, p, host, room, err);
         at += p->numel;
     }
     free(host);
+    return rc;
+}
+
+static int write_share(struct s2s_trainer *t, struct s2s_buf *items, struct s2s_error *err)
+{
+    const struct s2s_group dp = {
+        .axis = "dp", .size = s2s_comm_size(t->dp), .rank = s2s_comm_rank(t->dp)};
+    const struct s2s_group *axes[S2S_AXES] = {[S2S_AXIS_DP] = &dp};
+    struct s2s_dist_writer *w = NULL;
+    int rc = s2s_dist_open(&w, t->ckpt_root, t->state.step, s2s_mesh_rank(t->mesh), err);
+    if (rc == 0)
+        rc = s2s_write_params(w, t->bundle.model->params, t->optim, axes, err);
     if (rc < 0) {
         s2s_dist_discard(w);
         return rc;
@@ -216,17 +270,41 @@ int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
 
 /* ---- reading ---- */
 
-/* This rank's box of a tensor into host. */
-static int read_box(struct s2s_ckpt *ckpt, const char *name, const struct s2s_param *p, float *host,
-                    struct s2s_error *err)
+/* Boxes of a tensor into this rank's elements; room: for as many. */
+static int read_boxes(struct s2s_ckpt *ckpt, const char *name, const struct s2s_param *p,
+                      const struct s2s_box *boxes, int n_boxes, float *local, float *room,
+                      struct s2s_error *err)
 {
-    struct s2s_box boxes[S2S_PARAM_PARTS];
-    if (s2s_param_boxes(boxes, p, NULL) != 1)
-        S2S_BUG("%s is cut in parts", name);
     const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
+    int rc = 0;
     if (!t)
         S2S_BUG("%s was found and is gone", name);
-    return s2s_ckpt_read(ckpt, t, boxes[0].offset, boxes[0].size, host, err);
+    for (int k = 0; rc == 0 && k < n_boxes; k++) {
+        const int64_t begin = s2s_box_begin(&boxes[k], p);
+        rc = s2s_ckpt_read(ckpt, t, boxes[k].offset, boxes[k].size,
+                           begin < 0 ? room : local + begin, err);
+        if (rc == 0 && begin < 0)
+            s2s_box_unpack(&boxes[k], p, room, local);
+    }
+    return rc;
+}
+
+static int read_moments(struct s2s_ckpt *ckpt, struct s2s_optim *optim, const struct s2s_param *p,
+                        float *host, float *room, struct s2s_error *err)
+{
+    struct s2s_box boxes[S2S_PARAM_BOXES];
+    int64_t begin, end;
+    s2s_optim_range(optim, p, &begin, &end);
+    const int n_boxes = s2s_param_range_boxes(boxes, p, begin, end);
+    int rc = 0;
+    for (int m = 0; rc == 0 && m < 2; m++) {
+        char *name = s2s_xasprintf("%s.%s", moments[m], p->name);
+        rc = read_boxes(ckpt, name, p, boxes, n_boxes, host, room, err);
+        if (rc == 0)
+            s2s_optim_set(optim, p, m, host);
+        free(name);
+    }
+    return rc;
 }
 
 /* Names and shapes of everything that is wanted, checked at once. */
@@ -237,6 +315,8 @@ static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, b
     size_t n = 0;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
+        if (!s2s_param_is_here(p))
+            continue;
         wants[n++] = (struct s2s_ckpt_want){p->name, S2S_F32, p->n_dims, p->shape};
         for (int m = 0; with_moments && p->trained && m < 2; m++)
             wants[n++] = (struct s2s_ckpt_want){s2s_xasprintf("%s.%s", moments[m], p->name),
@@ -253,23 +333,20 @@ static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, b
 static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_optim *optim,
                         struct s2s_error *err)
 {
-    int64_t largest = 1;
-    for (size_t i = 0; i < params->n; i++)
-        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
-    float *host = s2s_xmalloc((size_t)largest * sizeof *host);
+    float *host = s2s_xmalloc((size_t)largest_of(params) * 2 * sizeof *host);
+    float *room = host + largest_of(params);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         struct s2s_param *p = params->list[i];
-        if ((rc = read_box(ckpt, p->name, p, host, err)) < 0)
+        struct s2s_box boxes[S2S_PARAM_PARTS];
+        if (!s2s_param_is_here(p))
+            continue;
+        const int n_boxes = s2s_param_boxes(boxes, p, NULL);
+        if ((rc = read_boxes(ckpt, p->name, p, boxes, n_boxes, host, room, err)) < 0)
             break;
         s2s_param_set_local(p, host);
-        for (int m = 0; rc == 0 && optim && p->trained && m < 2; m++) {
-            char *name = s2s_xasprintf("%s.%s", moments[m], p->name);
-            rc = read_box(ckpt, name, p, host, err);
-            if (rc == 0)
-                s2s_optim_set(optim, p, m, host);
-            free(name);
-        }
+        if (optim && p->trained)
+            rc = read_moments(ckpt, optim, p, host, room, err);
     }
     free(host);
     return rc;

@@ -86,11 +86,13 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
         rc = s2s_bundle_open(&t->bundle, recipe, err);
     if (rc == 0)
         rc = check_model(t, err);
+    if (rc == 0)
+        rc = s2s_optim_new(&t->optim, t->bundle.model->params, &recipe->adamw, 0,
+                           t->bundle.model->params->n_trained, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
         s2s_trainer_free(t);
         return rc;
     }
-    t->optim = s2s_optim_new(t->bundle.model->params, &recipe->adamw);
     t->tape = s2s_tape_new(t->bundle.device, true);
     *out = t;
     return 0;

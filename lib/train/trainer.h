@@ -87,6 +87,17 @@ int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *
 /* ---- checkpoints (save.c) ---- */
 
 int s2s_trainer_save(struct s2s_trainer *trainer, struct s2s_error *err);
+
+struct s2s_dist_writer;
+
+/*
+ * This rank's boxes of the parameters, and with optim (may be NULL) of their moments, into its
+ * file. Of boxes that several ranks hold each writes some, by turns. axes: the groups this rank is
+ * in; NULL: alone.
+ */
+int s2s_write_params(struct s2s_dist_writer *writer, const struct s2s_params *params,
+                     const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
+                     struct s2s_error *err);
 /* Parameters, and with optim and state the rest, of a torch_dist checkpoint. Every parameter must
  * be there: NOTFOUND lists those that are not. */
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,

@@ -325,7 +325,8 @@ static int run_steps(struct probe *p, const struct probe_options *opt,
     struct s2s_optim *optim = NULL;
     int rc = s2s_model_check(p->model, &p->batch, err);
     if (opt->steps)
-        optim = s2s_optim_new(p->model->params, &optimizer->options);
+        rc = s2s_optim_new(&optim, p->model->params, &optimizer->options, 0,
+                           p->model->params->n_trained, err);
     for (int step = 0; rc == 0 && step < (opt->steps ? opt->steps : 1); step++) {
         if ((rc = run_step(p, tape, step == 0, err)) < 0)
             break;

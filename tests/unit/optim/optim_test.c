@@ -1,4 +1,4 @@
-/* AdamW with clipping against torch, and what the options refuse. */
+/* AdamW with clipping against torch, groups and parts of it, and what the options refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +74,8 @@ static void run_config(int k, const struct s2s_adamw_options *options,
     struct s2s_device *device;
     assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
     struct s2s_params *params = load_params(device, in);
-    struct s2s_optim *optim = s2s_optim_new(params, options);
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_optim_new(&optim, params, options, 0, params->n_trained, NULL), 0);
     const json_t *norms =
         json_array_get(json_object_get(expected, "total_norms_before_clip_f64"), (size_t)k);
     float host[64];
@@ -150,10 +151,195 @@ static void options_are_checked(void **state)
     }
 }
 
+/* ---- parts of the buffers ---- */
+
+/* Four parameters, one of each kind, with gradients; the last one is decayed. */
+static struct s2s_params *four_params(struct s2s_device *device)
+{
+    static const struct s2s_group two = {.axis = "tp", .size = 2};
+    struct s2s_params *params = s2s_params_new(device);
+    struct s2s_param_spec spec[] = {
+        {.name = "a.bias", .n_dims = 1, .shape = {21}, .lr_mult = 0.5},
+        {.name = "b.bias", .n_dims = 1, .shape = {40}, .cuts = {{S2S_AXIS_TP, 0, &two}}},
+        {.name = "c.bias", .n_dims = 1, .shape = {33}, .flags = S2S_PARAM_EXPERT},
+        {.name = "d.weight", .n_dims = 2, .shape = {5, 7}, .decay_mult = 0.25}};
+    for (int i = 0; i < 4; i++) {
+        spec[i].init = (struct s2s_init){S2S_INIT_UNIFORM, 1};
+        s2s_params_add(params, &spec[i]);
+    }
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    s2s_params_init(params, 1);
+    s2s_params_zero_grads(params);
+    for (size_t i = 0; i < params->n; i++) {
+        float grad[40];
+        for (int64_t k = 0; k < params->list[i]->numel; k++)
+            grad[k] = (float)(i + 1) * 0.01F * (float)(k % 5 - 2);
+        s2s_tensor_write(params->list[i]->tensor->grad, grad);
+    }
+    return params;
+}
+
+/* Five steps on the elements [begin, end). */
+static struct s2s_optim *step_part(struct s2s_params *params, int64_t begin, int64_t end)
+{
+    static const struct s2s_adamw_options options = S2S_ADAMW_OPTIONS_DEFAULT;
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_optim_new(&optim, params, &options, begin, end, NULL), 0);
+    for (int i = 0; i < 5; i++)
+        s2s_optim_step(optim, 0.1, 0.3, 1);
+    return optim;
+}
+
+static void a_border_may_go_through_a_parameter(void **state)
+{
+    (void)state;
+    struct s2s_device *device;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *whole = four_params(device), *parts = four_params(device);
+    const int64_t n = whole->n_trained, border = 37; /* in the middle of d.weight */
+    struct s2s_optim *one = step_part(whole, 0, n);
+    struct s2s_optim *two[] = {step_part(parts, 0, border), step_part(parts, border, n)};
+    for (size_t i = 0; i < whole->n; i++) {
+        const struct s2s_param *p = parts->list[i];
+        float want[40], got[40];
+        int64_t begin, end, n_here = 0;
+        s2s_param_get(whole->list[i], want);
+        s2s_param_get(p, got);
+        assert_memory_equal(got, want, (size_t)p->numel * sizeof *got);
+        for (int which = 0; which < 2; which++) {
+            s2s_optim_get(one, whole->list[i], which, want);
+            memset(got, 0, sizeof got);
+            for (int k = 0; k < 2; k++) {
+                s2s_optim_get(two[k], p, which, got); /* each its part */
+                s2s_optim_range(two[k], p, &begin, &end);
+                n_here += end - begin;
+            }
+            assert_memory_equal(got, want, (size_t)p->numel * sizeof *got);
+        }
+        assert_int_equal(n_here, 2 * p->numel);
+    }
+    /* and back: only what is here is taken */
+    const struct s2s_param *d = s2s_params_find(parts, "d.weight");
+    float given[40], got[40] = {0};
+    for (int i = 0; i < 40; i++)
+        given[i] = (float)i + 1;
+    s2s_optim_set(two[1], d, 1, given);
+    s2s_optim_get(two[1], d, 1, got);
+    for (int64_t i = 0; i < d->numel; i++)
+        assert_true(got[i] == (d->offset + i < border ? 0 : given[i]));
+    s2s_optim_free(one);
+    s2s_optim_free(two[0]);
+    s2s_optim_free(two[1]);
+    s2s_params_free(whole);
+    s2s_params_free(parts);
+    s2s_device_close(device);
+}
+
+static void multipliers_scale_rate_and_decay(void **state)
+{
+    (void)state;
+    static const struct s2s_adamw_options options = {.lr = 1, .eps = 1e-8};
+    struct s2s_device *device;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *params = four_params(device);
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_optim_new(&optim, params, &options, 0, params->n_trained, NULL), 0);
+    float before[4][40], after[40];
+    for (size_t i = 0; i < params->n; i++)
+        s2s_param_get(params->list[i], before[i]);
+    s2s_optim_step(optim, 0.1, 0.3, 1);
+    for (size_t i = 0; i < params->n; i++) {
+        s2s_param_get(params->list[i], after);
+        for (int64_t k = 0; k < params->list[i]->numel; k++) {
+            /* without memory (betas 0) a step is the sign of the gradient */
+            const double sign = k % 5 > 2 ? 1 : k % 5 < 2 ? -1 : 0, lr = i == 0 ? 0.05 : 0.1;
+            const double keep = i == 3 ? 1 - 0.1 * 0.3 * 0.25 : 1;
+            assert_true(fabs((double)after[k] - ((double)before[i][k] * keep - lr * sign)) < 1e-5);
+        }
+    }
+    s2s_optim_free(optim);
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
+static void the_norm_comes_in_classes(void **state)
+{
+    (void)state;
+    static const struct s2s_adamw_options options = S2S_ADAMW_OPTIONS_DEFAULT;
+    struct s2s_device *device;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *params = four_params(device);
+    double want[S2S_CLASSES] = {0}, got[S2S_CLASSES], sum = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        float grad[40];
+        s2s_param_get_grad(params->list[i], grad);
+        for (int64_t k = 0; k < params->list[i]->numel; k++)
+            want[params->list[i]->class] += (double)grad[k] * (double)grad[k];
+    }
+    /* on one rank, and summed over two that divide the buffers */
+    for (int64_t border = 0; border < params->n_trained; border += 37) {
+        double both[S2S_CLASSES] = {0};
+        for (int k = 0; k < 2; k++) {
+            struct s2s_optim *optim;
+            assert_int_equal(s2s_optim_new(&optim, params, &options, k ? border : 0,
+                                           k ? params->n_trained : border, NULL),
+                             0);
+            s2s_optim_sumsq(optim, optim->sums);
+            device->kernels->copy_out(&device->queue, got, optim->sums, sizeof got);
+            for (int c = 0; c < S2S_CLASSES; c++)
+                both[c] += got[c];
+            if (k && border == 0) {
+                for (int c = 0; c < S2S_CLASSES; c++)
+                    sum += want[c];
+                assert_true(fabs(s2s_optim_grad_norm(optim) - sqrt(sum)) < 1e-12);
+            }
+            s2s_optim_free(optim);
+        }
+        for (int c = 0; c < S2S_CLASSES; c++)
+            assert_true(fabs(both[c] - want[c]) < 1e-12 &&
+                        (want[c] > 0) == (c != S2S_CLASS_SP_SUM));
+    }
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
+static void *no_memory(struct s2s_queue *queue, size_t bytes)
+{
+    (void)queue;
+    (void)bytes;
+    return NULL;
+}
+
+static void no_room_for_the_moments_is_an_error(void **state)
+{
+    (void)state;
+    static const struct s2s_adamw_options options = S2S_ADAMW_OPTIONS_DEFAULT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_device *device;
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *params = four_params(device);
+    struct s2s_kernels poor = *device->kernels;
+    const struct s2s_kernels *rich = device->kernels;
+    poor.alloc = no_memory;
+    device->kernels = &poor;
+    assert_int_equal(s2s_optim_new(&optim, params, &options, 0, params->n_trained, &err),
+                     S2S_E_NOMEM);
+    assert_null(optim);
+    assert_non_null(strstr(err.text, "moments"));
+    device->kernels = rich;
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_steps_equal_torch),
+        cmocka_unit_test(a_border_may_go_through_a_parameter),
+        cmocka_unit_test(multipliers_scale_rate_and_decay),
+        cmocka_unit_test(the_norm_comes_in_classes),
+        cmocka_unit_test(no_room_for_the_moments_is_an_error),
         cmocka_unit_test(options_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,10 +80,10 @@ static void each_class_is_one_range(void **state)
     }
     assert_int_equal(params->n_trained, at);
     static const int64_t ends[S2S_CLASSES] = {64, 80, 112, 128};
-    for (int class = 0; class < S2S_CLASSES; class ++) {
-        s2s_params_range(params, (enum s2s_param_class) class, &begin, &end);
-        assert_int_equal(begin, class ? ends[class - 1] : 0);
-        assert_int_equal(end, ends[class]);
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        s2s_params_range(params, (enum s2s_param_class)c, &begin, &end);
+        assert_int_equal(begin, c ? ends[c - 1] : 0);
+        assert_int_equal(end, ends[c]);
     }
     s2s_params_free(params);
 }

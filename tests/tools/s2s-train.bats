@@ -203,6 +203,18 @@ PY
     same_checkpoint whole parts 20
 }
 
+@test "a run that goes on does not read the weights it began with" {
+    s2s-train r.yaml run=first train.steps=1
+    s2s-ckpt convert -q --to hf first/checkpoints model
+    s2s-train r.yaml run=parts train.steps=3 'model={path: model}'
+    s2s-train r.yaml run=whole train.steps=5 'model={path: model}'
+    truncate -s 100 model/model.safetensors
+    s2s-train r.yaml run=parts train.steps=5 'model={path: model}'
+    same_checkpoint whole parts 5
+    exits 1 s2s-train r.yaml run=new 'model={path: model}'
+    says model.safetensors
+}
+
 @test "killed at any moment it goes on bit for bit, at most one interval back" {
     s2s-train r.yaml run=whole train.steps=200 checkpoint.every=10 schedule.decay_steps=200
     for delay in 0.03 0.07 0.12 0.2 0.31; do

@@ -114,7 +114,8 @@ static void build_layer(struct s2s_model *model, struct fastconformer *m, int id
 {
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%slayers.%d", model->prefix, idx);
-    struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .fan_in = true};
     s2s_nn_conformer_init(&m->layers[idx], &ctx, &m->config.block);
     free(place);
     model_add_block(model,
@@ -139,7 +140,8 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     model->n_mels = c->n_mels;
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%ssubsampling", model->prefix);
-    struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .fan_in = true};
     s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
                             c->block.width);
     free(place);

@@ -216,7 +216,8 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     char *place = s2s_xasprintf("%smodel.layers.%d", model->prefix, idx);
     char *attention = s2s_xasprintf("%s.self_attn", place);
     char *mlp = s2s_xasprintf("%s.mlp", place);
-    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
     s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset);
     ctx.place = attention;
     s2s_nn_attention_init(
@@ -253,7 +254,8 @@ static void build_head(struct s2s_model *model, struct llama *m, const struct s2
     const struct config *c = &m->config;
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%smodel", model->prefix);
-    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
     s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0);
     free(place);
     m->head = c->tied ? m->embed : s2s_model_add(model, table, "lm_head.weight");

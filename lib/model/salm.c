@@ -1,6 +1,5 @@
 #include "lib/model/salm.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +8,12 @@
 #include "lib/conf/conf.h"
 #include "lib/io/safetensors.h"
 #include "lib/model/model_internal.h"
+#include "lib/model/projection.h"
 
 struct salm {
     struct s2s_model *encoder, *llm;
-    struct s2s_param *w, *b; /* projection */
-    char *projection;        /* its file, or NULL */
+    struct s2s_nn_linear projection;
+    char *projection_path; /* or NULL: it has no file */
 };
 
 static const char *const model_types[] = {"salm", NULL};
@@ -49,20 +49,6 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const cha
     return rc;
 }
 
-static void add_projection(struct s2s_model *model, bool bias)
-{
-    struct salm *m = model->impl;
-    int64_t out = m->llm->hidden_size, in = m->encoder->hidden_size;
-    struct s2s_init init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)};
-    m->w = s2s_model_add(model,
-                         &(struct s2s_param_spec){.n_dims = 2, .shape = {out, in}, .init = init},
-                         "proj.weight");
-    if (bias)
-        m->b = s2s_model_add(model,
-                             &(struct s2s_param_spec){.n_dims = 1, .shape = {out}, .init = init},
-                             "proj.bias");
-}
-
 /* The encoder's blocks without its own loss, projection, embeddings, the LLM's blocks. */
 static void add_blocks(struct s2s_model *model, size_t proj_begin)
 {
@@ -89,7 +75,7 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
                        struct s2s_error *err)
 {
     struct salm *m = model->impl = s2s_xcalloc(1, sizeof *m);
-    m->projection = parts->projection ? s2s_xstrdup(parts->projection) : NULL;
+    m->projection_path = parts->projection ? s2s_xstrdup(parts->projection) : NULL;
     int rc =
         open_part(&m->encoder, model, "encoder", &parts->encoder, parts->batch_norm_batch, err);
     if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, false, err)) < 0)
@@ -101,7 +87,11 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no language model that takes audio",
                              m->llm->config_path);
     const size_t begin = model->params->n;
-    add_projection(model, bias);
+    const size_t len = strlen(model->prefix);
+    char *place = s2s_xasprintf("%.*s", (int)(len ? len - 1 : 0), model->prefix);
+    struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
+    s2s_projection_init(&m->projection, &ctx, m->llm->hidden_size, m->encoder->hidden_size, bias);
+    free(place);
     add_blocks(model, begin);
     model->vocab_size = m->llm->vocab_size;
     model->hidden_size = m->llm->hidden_size;
@@ -193,7 +183,7 @@ static void salm_free(void *impl)
     struct salm *m = impl;
     s2s_model_free(m->encoder);
     s2s_model_free(m->llm);
-    free(m->projection);
+    free(m->projection_path);
     free(m);
 }
 
@@ -202,18 +192,12 @@ static void salm_free(void *impl)
 static int load_projection(const struct salm *m, struct s2s_error *err)
 {
     struct s2s_safetensors st;
-    struct s2s_param *params[] = {m->w, m->b};
-    static const char *const names[] = {"proj.weight", "proj.bias"};
-    int rc = s2s_safetensors_open(&st, m->projection, err);
+    int rc = s2s_safetensors_open(&st, m->projection_path, err);
     if (rc < 0)
         return rc;
-    for (int i = 0; rc == 0 && i < 2 && params[i]; i++) {
-        const struct s2s_st_tensor *t = s2s_safetensors_find(&st, names[i]);
-        rc = t ? model_set_param(params[i], t, err)
-               : s2s_error_set(err, S2S_E_NOTFOUND, "no tensor %s", names[i]);
-    }
+    rc = s2s_projection_load(&m->projection, &st, err);
     s2s_safetensors_release(&st);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", m->projection) : 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", m->projection_path) : 0;
 }
 
 static int salm_load(struct s2s_model *model, struct s2s_error *err)
@@ -224,7 +208,7 @@ static int salm_load(struct s2s_model *model, struct s2s_error *err)
         return rc;
     if (m->llm->dir && (rc = s2s_model_load(m->llm, err)) < 0)
         return rc;
-    return m->projection ? load_projection(m, err) : 0;
+    return m->projection_path ? load_projection(m, err) : 0;
 }
 
 /* ---- what a batch must have ---- */
@@ -309,7 +293,7 @@ static void run_projection(struct s2s_tape *tape, const struct s2s_block_ctx *ct
     if (model_has_embeds(audio) && !is_projected(model, audio))
         x = s2s_op_splice_rows(tape, model_upload_embeds(tape, audio), x,
                                s2s_tape_upload_i32(tape, NULL, 0));
-    out[0] = s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
+    out[0] = s2s_nn_linear(tape, &m->projection, x);
 }
 
 static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,

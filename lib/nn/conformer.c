@@ -10,47 +10,22 @@
 
 static const float NORM_EPS = 1e-5f;
 
-/* "PLACE.name" */
-static struct s2s_param *add(const struct s2s_nn_ctx *ctx, struct s2s_param_spec spec,
-                             const char *name)
-{
-    char *full = s2s_xasprintf("%s.%s", ctx->place, name);
-    spec.name = full;
-    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
-    free(full);
-    return param;
-}
-
-static struct s2s_init fan_in(int64_t n)
-{
-    return (struct s2s_init){S2S_INIT_UNIFORM, 1.0 / sqrt((double)n)};
-}
-
-/* "name.weight" of this shape and, where asked, "name.bias" [shape[0]] */
+/* "name.weight" of this shape, cut as that of a linear map, and where asked "name.bias" [shape[0]]
+ */
 static void add_weight(struct s2s_param **w, struct s2s_param **b, const struct s2s_nn_ctx *ctx,
-                       const char *name, struct s2s_param_spec spec, bool bias)
+                       const char *name, struct s2s_param_spec spec, bool bias, enum s2s_nn_cut cut)
 {
     int64_t n = 1;
     for (int i = 1; i < spec.n_dims; i++)
         n *= spec.shape[i];
-    spec.init = fan_in(n);
-    char *part = s2s_xasprintf("%s.weight", name);
-    *w = add(ctx, spec, part);
-    free(part);
-    *b = NULL;
-    if (!bias)
-        return;
-    part = s2s_xasprintf("%s.bias", name);
-    *b = add(ctx, (struct s2s_param_spec){.n_dims = 1, .shape = {spec.shape[0]}, .init = spec.init},
-             part);
-    free(part);
-}
-
-static void add_linear(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
-                       int64_t out, int64_t in, bool bias)
-{
-    add_weight(&layer->w, &layer->b, ctx, name,
-               (struct s2s_param_spec){.n_dims = 2, .shape = {out, in}}, bias);
+    spec.init = (struct s2s_init){S2S_INIT_UNIFORM, 1.0 / sqrt((double)n)};
+    struct s2s_param_spec with = {.n_dims = 1, .shape = {spec.shape[0]}, .init = spec.init};
+    if (cut != S2S_NN_WHOLE)
+        spec = s2s_nn_cut_along(spec, ctx, cut == S2S_NN_ROW);
+    if (cut == S2S_NN_COLUMN)
+        with = s2s_nn_cut_along(with, ctx, 0);
+    *w = s2s_nn_add(ctx, name, "weight", spec);
+    *b = bias ? s2s_nn_add(ctx, name, "bias", with) : NULL;
 }
 
 static struct s2s_tensor *value_of(const struct s2s_param *param)
@@ -79,17 +54,18 @@ void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_
     for (int i = 0; i < n_stages; i++) {
         snprintf(name, sizeof name, "layers.%d", idx);
         add_weight(&layer->conv_w[i], &layer->conv_b[i], ctx, name,
-                   (struct s2s_param_spec){.n_dims = 4, .shape = {channels, 1, 3, 3}}, true);
+                   (struct s2s_param_spec){.n_dims = 4, .shape = {channels, 1, 3, 3}}, true,
+                   S2S_NN_WHOLE);
         if (i > 0) {
             snprintf(name, sizeof name, "layers.%d", ++idx);
             add_weight(&layer->point_w[i], &layer->point_b[i], ctx, name,
                        (struct s2s_param_spec){.n_dims = 4, .shape = {channels, channels, 1, 1}},
-                       true);
+                       true, S2S_NN_WHOLE);
         }
         idx += 2;
         n_rows = (n_rows + 1) / 2;
     }
-    add_linear(&layer->linear, ctx, "linear", width, channels * n_rows, true);
+    s2s_nn_linear_init(&layer->linear, ctx, "linear", width, channels * n_rows, true, S2S_NN_WHOLE);
 }
 
 int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_t n_mel)
@@ -143,58 +119,70 @@ static void add_layernorm(struct s2s_nn_layernorm *norm, const struct s2s_nn_ctx
                           const char *name, int64_t size)
 {
     struct s2s_param_spec spec = {.n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1}};
-    char *part = s2s_xasprintf("%s.weight", name);
-    norm->gain = add(ctx, spec, part);
-    free(part);
+    norm->gain = s2s_nn_add(ctx, name, "weight", spec);
     spec.init = (struct s2s_init){S2S_INIT_ZERO, 0};
-    part = s2s_xasprintf("%s.bias", name);
-    norm->bias = add(ctx, spec, part);
-    free(part);
+    norm->bias = s2s_nn_add(ctx, name, "bias", spec);
 }
 
 static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                           const struct s2s_nn_conformer_options *o)
 {
     struct s2s_param_spec bias = {.n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}};
-    layer->u = add(ctx, bias, "self_attn.bias_u");
-    layer->v = add(ctx, bias, "self_attn.bias_v");
-    add_linear(&layer->q, ctx, "self_attn.q_proj", o->width, o->width, o->attention_bias);
-    add_linear(&layer->k, ctx, "self_attn.k_proj", o->width, o->width, o->attention_bias);
-    add_linear(&layer->value, ctx, "self_attn.v_proj", o->width, o->width, o->attention_bias);
-    add_linear(&layer->o, ctx, "self_attn.o_proj", o->width, o->width, o->attention_bias);
-    add_linear(&layer->relative_k, ctx, "self_attn.relative_k_proj", o->width, o->width, false);
+    bias = s2s_nn_cut_along(bias, ctx, 0);
+    layer->u = s2s_nn_add(ctx, "self_attn", "bias_u", bias);
+    layer->v = s2s_nn_add(ctx, "self_attn", "bias_v", bias);
+    s2s_nn_linear_init(&layer->q, ctx, "self_attn.q_proj", o->width, o->width, o->attention_bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->k, ctx, "self_attn.k_proj", o->width, o->width, o->attention_bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->value, ctx, "self_attn.v_proj", o->width, o->width,
+                       o->attention_bias, S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->o, ctx, "self_attn.o_proj", o->width, o->width, o->attention_bias,
+                       S2S_NN_ROW);
+    s2s_nn_linear_init(&layer->relative_k, ctx, "self_attn.relative_k_proj", o->width, o->width,
+                       false, S2S_NN_COLUMN);
 }
 
+/* From the gate on each channel is by itself: the first product is cut by columns, the second one
+ * by rows. */
 static void add_convolution(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                             const struct s2s_nn_conformer_options *o)
 {
     const int64_t d = o->width;
     add_weight(&layer->point1_w, &layer->point1_b, ctx, "conv.pointwise_conv1",
-               (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}}, o->convolution_bias);
+               (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}}, o->convolution_bias,
+               S2S_NN_COLUMN);
     add_weight(&layer->depth_w, &layer->depth_b, ctx, "conv.depthwise_conv",
                (struct s2s_param_spec){.n_dims = 3, .shape = {d, 1, o->kernel_size}},
-               o->convolution_bias);
-    struct s2s_param_spec ones = {.n_dims = 1, .shape = {d}, .init = {S2S_INIT_CONSTANT, 1}};
-    struct s2s_param_spec zeros = {.n_dims = 1, .shape = {d}};
-    layer->bn_gain = add(ctx, ones, "conv.norm.weight");
-    layer->bn_bias = add(ctx, zeros, "conv.norm.bias");
+               o->convolution_bias, S2S_NN_COLUMN);
+    struct s2s_param_spec zeros =
+        s2s_nn_cut_along((struct s2s_param_spec){.n_dims = 1, .shape = {d}}, ctx, 0);
+    struct s2s_param_spec ones = zeros;
+    ones.init = (struct s2s_init){S2S_INIT_CONSTANT, 1};
+    layer->bn_gain = s2s_nn_add(ctx, "conv.norm", "weight", ones);
+    layer->bn_bias = s2s_nn_add(ctx, "conv.norm", "bias", zeros);
     ones.flags = zeros.flags = S2S_PARAM_BUFFER;
-    layer->bn_mean = add(ctx, zeros, "conv.norm.running_mean");
-    layer->bn_var = add(ctx, ones, "conv.norm.running_var");
+    layer->bn_mean = s2s_nn_add(ctx, "conv.norm", "running_mean", zeros);
+    layer->bn_var = s2s_nn_add(ctx, "conv.norm", "running_var", ones);
     add_weight(&layer->point2_w, &layer->point2_b, ctx, "conv.pointwise_conv2",
-               (struct s2s_param_spec){.n_dims = 3, .shape = {d, d, 1}}, o->convolution_bias);
+               (struct s2s_param_spec){.n_dims = 3, .shape = {d, d, 1}}, o->convolution_bias,
+               S2S_NN_ROW);
 }
 
 void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                            const struct s2s_nn_conformer_options *o)
 {
     const bool bias = o->attention_bias;
-    add_linear(&layer->ff1[0], ctx, "feed_forward1.linear1", o->inner, o->width, bias);
-    add_linear(&layer->ff1[1], ctx, "feed_forward1.linear2", o->width, o->inner, bias);
+    s2s_nn_linear_init(&layer->ff1[0], ctx, "feed_forward1.linear1", o->inner, o->width, bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->ff1[1], ctx, "feed_forward1.linear2", o->width, o->inner, bias,
+                       S2S_NN_ROW);
     add_attention(layer, ctx, o);
     add_convolution(layer, ctx, o);
-    add_linear(&layer->ff2[0], ctx, "feed_forward2.linear1", o->inner, o->width, bias);
-    add_linear(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias);
+    s2s_nn_linear_init(&layer->ff2[0], ctx, "feed_forward2.linear1", o->inner, o->width, bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias,
+                       S2S_NN_ROW);
     add_layernorm(&layer->norm_ff1, ctx, "norm_feed_forward1", o->width);
     add_layernorm(&layer->norm_attention, ctx, "norm_self_att", o->width);
     add_layernorm(&layer->norm_conv, ctx, "norm_conv", o->width);

@@ -6,42 +6,15 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 
-static struct s2s_param *add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
-                             struct s2s_param_spec spec)
-{
-    char *full = *ctx->place ? s2s_xasprintf("%s.%s.%s", ctx->place, name, part)
-                             : s2s_xasprintf("%s.%s", name, part);
-    spec.name = full;
-    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
-    free(full);
-    return param;
-}
-
-/* ---- linear, norm ---- */
-
-void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
-                        int64_t out, int64_t in, bool bias)
-{
-    *layer = (struct s2s_nn_linear){0};
-    layer->w = add(ctx, name, "weight",
-                   (struct s2s_param_spec){
-                       .n_dims = 2, .shape = {out, in}, .init = {S2S_INIT_NORMAL, ctx->init_std}});
-    if (bias)
-        layer->b = add(ctx, name, "bias", (struct s2s_param_spec){.n_dims = 1, .shape = {out}});
-}
-
-struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
-                                 struct s2s_tensor *x)
-{
-    return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
-}
+/* ---- norm ---- */
 
 void s2s_nn_rmsnorm_init(struct s2s_nn_rmsnorm *layer, const struct s2s_nn_ctx *ctx,
                          const char *name, int64_t size, double eps, double offset)
 {
-    layer->gain = add(ctx, name, "weight",
-                      (struct s2s_param_spec){
-                          .n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1 - offset}});
+    layer->gain =
+        s2s_nn_add(ctx, name, "weight",
+                   (struct s2s_param_spec){
+                       .n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1 - offset}});
     layer->eps = (float)eps;
     layer->offset = (float)offset;
 }
@@ -122,10 +95,14 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
     int64_t q_size = shape->n_heads * shape->dim, kv_size = shape->n_kv_heads * shape->dim;
     *layer = (struct s2s_nn_attention){
         .shape = *shape, .qk_norm = options->qk_norm, .layer_idx = options->layer_idx};
-    s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias);
-    s2s_nn_linear_init(&layer->k, ctx, "k_proj", kv_size, options->width, options->qkv_bias);
-    s2s_nn_linear_init(&layer->v, ctx, "v_proj", kv_size, options->width, options->qkv_bias);
-    s2s_nn_linear_init(&layer->o, ctx, "o_proj", options->width, q_size, options->o_bias);
+    s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->k, ctx, "k_proj", kv_size, options->width, options->qkv_bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->v, ctx, "v_proj", kv_size, options->width, options->qkv_bias,
+                       S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->o, ctx, "o_proj", options->width, q_size, options->o_bias,
+                       S2S_NN_ROW);
     if (!options->qk_norm)
         return;
     s2s_nn_rmsnorm_init(&layer->q_norm, ctx, "q_norm", shape->dim, options->eps, 0);
@@ -171,9 +148,9 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
 void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
                      int64_t inner, enum s2s_act act, bool bias)
 {
-    s2s_nn_linear_init(&layer->gate, ctx, "gate_proj", inner, width, bias);
-    s2s_nn_linear_init(&layer->up, ctx, "up_proj", inner, width, bias);
-    s2s_nn_linear_init(&layer->down, ctx, "down_proj", width, inner, bias);
+    s2s_nn_linear_init(&layer->gate, ctx, "gate_proj", inner, width, bias, S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->up, ctx, "up_proj", inner, width, bias, S2S_NN_COLUMN);
+    s2s_nn_linear_init(&layer->down, ctx, "down_proj", width, inner, bias, S2S_NN_ROW);
     layer->act = act;
 }
 

@@ -6,25 +6,7 @@
 #ifndef S2S_NN_DECODER_H
 #define S2S_NN_DECODER_H
 
-#include "lib/tensor/ops.h"
-#include "lib/tensor/param.h"
-
-/* How layers add parameters: names are put together from the place and the layer's own part. */
-struct s2s_nn_ctx {
-    struct s2s_params *params;
-    const struct s2s_par *par; /* kept */
-    const char *place;         /* "llm.model.layers.3.self_attn"; borrowed */
-    double init_std;           /* of weight matrices */
-};
-
-/* y = x w^T + b; "PLACE.name.weight" [out, in] and, where asked, "PLACE.name.bias" [out] (zero). */
-struct s2s_nn_linear {
-    struct s2s_param *w, *b;
-};
-void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
-                        int64_t out, int64_t in, bool bias);
-struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
-                                 struct s2s_tensor *x);
+#include "lib/nn/linear.h"
 
 /* RMS norm with gain "PLACE.name.weight" [size]; the gain in force is weight + offset. */
 struct s2s_nn_rmsnorm {

@@ -9,6 +9,7 @@
 #include "lib/io/safetensors.h"
 #include "lib/io/there.h"
 #include "lib/model/model.h"
+#include "lib/model/projection.h"
 #include "tools/encode/encode.h"
 
 /* A thread's own: operations share the memory of their device, so each thread has one. */
@@ -21,7 +22,7 @@ struct encode_coder {
     struct s2s_device *device; /* of the parameters */
     struct s2s_params *params;
     struct s2s_model *model;
-    struct s2s_param *w, *b; /* projection, or NULL */
+    struct s2s_nn_linear projection; /* its w is NULL where there is none */
     struct worker *workers;
     int n_workers;
 };
@@ -39,37 +40,13 @@ char *encode_projection_path(const char *projection)
 static int add_projection(struct encode_coder *c, const struct s2s_safetensors *st,
                           struct s2s_error *err)
 {
-    const struct s2s_st_tensor *w = s2s_safetensors_find(st, "proj.weight");
-    const struct s2s_st_tensor *b = s2s_safetensors_find(st, "proj.bias");
-    if (!w || w->n_dims != 2)
-        return s2s_error_set(err, S2S_E_NOTFOUND, "no matrix proj.weight");
-    if (w->shape[1] != c->model->hidden_size)
-        return s2s_error_set(
-            err, S2S_E_SHAPE, "proj.weight is [%lld, %lld]; the encoder is %lld wide",
-            (long long)w->shape[0], (long long)w->shape[1], (long long)c->model->hidden_size);
-    if (b && (b->n_dims != 1 || b->shape[0] != w->shape[0]))
-        return s2s_error_set(err, S2S_E_SHAPE, "proj.bias does not have %lld values",
-                             (long long)w->shape[0]);
-    if (!s2s_dtype_is_float(w->dtype) || (b && !s2s_dtype_is_float(b->dtype)))
-        return s2s_error_set(err, S2S_E_DTYPE, "proj.weight and proj.bias must be floats");
-    struct s2s_param_spec spec = {.name = "proj.weight",
-                                  .n_dims = 2,
-                                  .shape = {w->shape[0], w->shape[1]},
-                                  .flags = S2S_PARAM_FROZEN};
-    c->w = s2s_params_add(c->params, &spec);
-    spec = (struct s2s_param_spec){
-        .name = "proj.bias", .n_dims = 1, .shape = {w->shape[0]}, .flags = S2S_PARAM_FROZEN};
-    c->b = b ? s2s_params_add(c->params, &spec) : NULL;
-    return 0;
-}
-
-static void set_projection(const struct encode_coder *c, const struct s2s_safetensors *st)
-{
-    const struct s2s_st_tensor *w = s2s_safetensors_find(st, "proj.weight");
-    const struct s2s_st_tensor *b = s2s_safetensors_find(st, "proj.bias");
-    s2s_param_set(c->w, w->data, w->dtype);
-    if (c->b)
-        s2s_param_set(c->b, b->data, b->dtype);
+    const struct s2s_nn_ctx ctx = {.params = c->params, .par = c->model->par, .place = ""};
+    int64_t width;
+    bool bias;
+    int rc = s2s_projection_look(&width, &bias, st, c->model->hidden_size, err);
+    if (rc == 0)
+        s2s_projection_init(&c->projection, &ctx, width, c->model->hidden_size, bias);
+    return rc;
 }
 
 /* ---- opening ---- */
@@ -92,29 +69,37 @@ static int open_encoder(struct encode_coder *c, const char *dir, struct s2s_erro
     return 0;
 }
 
-static int load_all(struct encode_coder *c, const char *projection, struct s2s_error *err)
+/* Memory for all of it, frozen, and the encoder's values. */
+static int load_encoder(struct encode_coder *c, struct s2s_error *err)
 {
-    struct s2s_safetensors st = {0};
-    int rc = 0;
-    char *path = projection ? encode_projection_path(projection) : NULL;
-    if (path && (rc = s2s_safetensors_open(&st, path, err)) == 0) {
-        rc = add_projection(c, &st, err);
+    s2s_params_freeze(c->params, "");
+    int rc = s2s_params_finish(c->params, err);
+    return rc < 0 ? rc : s2s_model_load(c->model, err);
+}
+
+static int load_with_projection(struct encode_coder *c, const char *path, struct s2s_error *err)
+{
+    struct s2s_safetensors st;
+    int rc = s2s_safetensors_open(&st, path, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = add_projection(c, &st, err)) < 0) {
+        s2s_error_add(err, rc, "%s", path);
+    } else if ((rc = load_encoder(c, err)) == 0) {
+        rc = s2s_projection_load(&c->projection, &st, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", path);
-    } else if (path) {
-        free(path);
-        return rc;
     }
-    if (rc == 0) {
-        s2s_params_freeze(c->params, "");
-        rc = s2s_params_finish(c->params, err);
-    }
-    if (rc == 0)
-        rc = s2s_model_load(c->model, err);
-    if (rc == 0 && path)
-        set_projection(c, &st);
-    if (path)
-        s2s_safetensors_release(&st);
+    s2s_safetensors_release(&st);
+    return rc;
+}
+
+static int load_all(struct encode_coder *c, const char *projection, struct s2s_error *err)
+{
+    if (!projection)
+        return load_encoder(c, err);
+    char *path = encode_projection_path(projection);
+    int rc = load_with_projection(c, path, err);
     free(path);
     return rc;
 }
@@ -154,7 +139,8 @@ void encode_coder_close(struct encode_coder *c)
 
 int64_t encode_coder_width(const struct encode_coder *coder)
 {
-    return coder->w ? coder->w->shape[0] : coder->model->hidden_size;
+    const struct s2s_param *w = coder->projection.w;
+    return w ? w->shape[0] : coder->model->hidden_size;
 }
 
 int64_t encode_coder_n_mels(const struct encode_coder *coder)
@@ -191,8 +177,8 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
     s2s_tape_reset(tape);
     s2s_model_forward(c->model, tape, &batch, &fwd);
     struct s2s_tensor *y = fwd.output;
-    if (c->w)
-        y = s2s_op_linear(tape, y, c->w->tensor, c->b ? c->b->tensor : NULL);
+    if (c->projection.w)
+        y = s2s_nn_linear(tape, &c->projection, y);
     s2s_tensor_read(y, rows);
     if ((rc = s2s_device_sync(c->workers[worker].device, err)) < 0)
         return rc;

@@ -1,0 +1,48 @@
+/* The linear map, and names of parameters. */
+#include "lib/nn/linear.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+
+struct s2s_param *s2s_nn_add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
+                             struct s2s_param_spec spec)
+{
+    char *full = *ctx->place ? s2s_xasprintf("%s.%s.%s", ctx->place, name, part)
+                             : s2s_xasprintf("%s.%s", name, part);
+    spec.name = full;
+    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
+    free(full);
+    return param;
+}
+
+struct s2s_param_spec s2s_nn_cut_along(struct s2s_param_spec spec, const struct s2s_nn_ctx *ctx,
+                                       int dim)
+{
+    spec.cuts[0] = (struct s2s_cut){S2S_AXIS_TP, dim, ctx->par->tp};
+    return spec;
+}
+
+void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
+                        int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut)
+{
+    const struct s2s_init uniform = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)};
+    struct s2s_param_spec w = {
+        .n_dims = 2, .shape = {out, in}, .init = {S2S_INIT_NORMAL, ctx->init_std}};
+    struct s2s_param_spec b = {.n_dims = 1, .shape = {out}};
+    if (ctx->fan_in)
+        w.init = b.init = uniform;
+    if (cut != S2S_NN_WHOLE)
+        w = s2s_nn_cut_along(w, ctx, cut == S2S_NN_ROW);
+    if (cut == S2S_NN_COLUMN)
+        b = s2s_nn_cut_along(b, ctx, 0);
+    layer->w = s2s_nn_add(ctx, name, "weight", w);
+    layer->b = bias ? s2s_nn_add(ctx, name, "bias", b) : NULL;
+}
+
+struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                 struct s2s_tensor *x)
+{
+    return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
+}

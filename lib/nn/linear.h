@@ -1,0 +1,45 @@
+/*
+ * How layers add parameters, and the linear map, which is all that tensor parallelism has to know
+ * of most layers: it says how its weights are cut, nothing more.
+ */
+#ifndef S2S_NN_LINEAR_H
+#define S2S_NN_LINEAR_H
+
+#include "lib/tensor/ops.h"
+#include "lib/tensor/param.h"
+
+/* Where a layer adds its parameters: names are put together from the place and the layer's own
+ * part. */
+struct s2s_nn_ctx {
+    struct s2s_params *params;
+    const struct s2s_par *par; /* kept */
+    const char *place;         /* "llm.model.layers.3.self_attn", "" for none; borrowed */
+    double init_std;           /* of the initial weights of matrices, whose biases are zero */
+    bool fan_in; /* instead: weights and biases uniform in 1/sqrt(inputs), as torch has them */
+};
+
+/* Adds "PLACE.name.part"; spec says all but the name. */
+struct s2s_param *s2s_nn_add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
+                             struct s2s_param_spec spec);
+
+/* spec cut along this dimension over the ranks of par->tp, if there are several. */
+struct s2s_param_spec s2s_nn_cut_along(struct s2s_param_spec spec, const struct s2s_nn_ctx *ctx,
+                                       int dim);
+
+/*
+ * How the ranks of par->tp share y = x w^T + b. COLUMN: each has some of the outputs (rows of w,
+ * and of b). ROW: each has some of the inputs (columns of w), and y is the sum over ranks; b is
+ * whole. One rank has everything in each case.
+ */
+enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW };
+
+/* y = x w^T + b; "PLACE.name.weight" [out, in] and, where asked, "PLACE.name.bias" [out]. */
+struct s2s_nn_linear {
+    struct s2s_param *w, *b;
+};
+void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
+                        int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut);
+struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                 struct s2s_tensor *x);
+
+#endif

@@ -5,7 +5,6 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
-#include "lib/nn/decoder.h"
 
 /* The likeliest token, the lowest id among equals. */
 static int best_token(int32_t *best, const struct s2s_tensor *logits, float *host,
@@ -35,7 +34,7 @@ static bool stops(const struct s2s_generate_options *options, int32_t id)
 static int check(const struct s2s_model *model, const struct s2s_batch *prompt,
                  struct s2s_error *err)
 {
-    if (!model->kind->new_cache)
+    if (model->vocab_size == 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a model that cannot generate",
                              model->config_path);
     if (prompt->n_seqs != 1 || prompt->n_tokens < 1 || !prompt->position_ids)
@@ -59,16 +58,15 @@ int s2s_generate(int32_t **ids, size_t *n_ids, struct s2s_model *model,
     int32_t id, position = prompt->position_ids[prompt->n_tokens - 1];
     const int32_t one_token[] = {0, 1};
     struct s2s_batch batch = *prompt;
-    struct s2s_kv_cache *cache =
-        model->kind->new_cache(model, prompt->n_tokens + options->max_new_tokens);
-    if (!cache) /* a composite whose LLM cannot */
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a model that cannot generate",
-                             model->config_path);
+    struct s2s_decode *decode;
+    rc = s2s_decode_new(&decode, model, prompt->n_tokens + options->max_new_tokens, err);
+    if (rc < 0)
+        return rc;
     struct s2s_tape *tape = s2s_tape_new(model->params->device, false);
     float *logits = s2s_xmalloc((size_t)model->vocab_size * sizeof *logits);
     batch.labels = NULL;
     for (int64_t step = 0; step < options->max_new_tokens; step++) {
-        struct s2s_forward fwd = {.want_last = true, .cache = cache};
+        struct s2s_forward fwd = {.want_last = true, .decode = decode};
         s2s_tape_reset(tape);
         s2s_model_forward(model, tape, &batch, &fwd);
         if ((rc = best_token(&id, fwd.logits, logits, err)) < 0) {
@@ -88,7 +86,7 @@ int s2s_generate(int32_t **ids, size_t *n_ids, struct s2s_model *model,
                                    .max_seqlen = 1};
     }
     free(logits);
-    s2s_kv_cache_free(cache);
+    s2s_decode_free(decode);
     s2s_tape_free(tape);
     return rc;
 }

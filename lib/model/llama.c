@@ -207,6 +207,12 @@ static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_
 
 /* ---- parameters ---- */
 
+static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap)
+{
+    const struct layer *layer = block->impl;
+    return s2s_kv_cache_bytes(&layer->attention, cap);
+}
+
 static void build_layer(struct s2s_model *model, struct llama *m, int idx)
 {
     const struct config *c = &m->config;
@@ -224,7 +230,6 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
         &layer->attention, &ctx,
         &(struct s2s_nn_attention_options){
             .width = c->width,
-            .layer_idx = idx,
             .qkv_bias = c->qkv_bias,
             .o_bias = c->o_bias,
             .qk_norm = c->family == QWEN3,
@@ -243,6 +248,7 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
                                         .n_in = 1,
                                         .n_out = 1,
                                         .param_begin = begin,
+                                        .state_bytes = layer_state_bytes,
                                         .hidden = idx + 1,
                                         .pure = true},
                     "model.layers.%d", idx);
@@ -346,13 +352,12 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     struct s2s_nn_batch *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
     struct s2s_tensor *positions =
         s2s_tape_upload_i32(pass->tape, batch->position_ids, batch->n_tokens);
-    const struct s2s_kv_cache *cache = pass->fwd->cache;
+    const struct s2s_decode *decode = pass->fwd->decode;
     const int32_t *cu = batch->cu_seqlens;
     /* one sequence goes on where its cache ends */
-    const int32_t seen[] = {0, (int32_t)(cache ? cache->len + batch->n_tokens : 0)};
-    shared->spans = s2s_op_spans(pass->tape, cu, cache ? seen : cu, batch->n_seqs, true);
+    const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
+    shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
     shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim);
-    shared->cache = pass->fwd->cache;
     return shared;
 }
 
@@ -360,11 +365,12 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     const struct layer *layer = ctx->block->impl;
+    const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];
     s2s_tape_layer(tape, "%s.self_attn", place);
     struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
-    x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared);
+    x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = s2s_nn_mlp(tape, &layer->mlp, x);
@@ -433,19 +439,11 @@ static int llama_check(const struct s2s_model *model, const struct s2s_batch *ba
     return 0;
 }
 
-static struct s2s_kv_cache *llama_new_cache(struct s2s_model *model, int64_t cap)
-{
-    const struct config *c = &((struct llama *)model->impl)->config;
-    return s2s_kv_cache_new(model->params->device, (int)c->n_layers, c->n_kv_heads * c->head_dim,
-                            cap);
-}
-
 const struct s2s_model_kind s2s_model_llama = {
     .model_types = model_types,
     .build = llama_build,
     .check = llama_check,
     .prepare = llama_prepare,
     .embed = llama_embed,
-    .new_cache = llama_new_cache,
     .free_impl = llama_free,
 };

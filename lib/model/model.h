@@ -27,7 +27,6 @@
 
 struct s2s_conf;
 struct s2s_error;
-struct s2s_kv_cache; /* lib/nn/decoder.h */
 struct s2s_model;
 
 enum s2s_media_kind { S2S_MEDIA_AUDIO };
@@ -85,8 +84,8 @@ struct s2s_forward {
     bool want_hits;   /* how many labels are the likeliest token */
     bool recompute;   /* keep only each layer's input; run the layer again in the backward */
     bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
-    struct s2s_kv_cache *cache; /* NULL, or what one sequence has seen so far: the batch continues
-                                   it, and its keys and values are added */
+    struct s2s_decode *decode; /* NULL, or what one sequence has seen so far: the batch continues
+                                  it, on a tape that does not record */
     struct s2s_encoder_trace *trace; /* NULL, or to be filled in */
 
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
@@ -121,6 +120,8 @@ struct s2s_pass {
 struct s2s_block_ctx {
     const struct s2s_block *block;
     const void *shared;
+    void *state;           /* the block's own of the sequence that goes on, or NULL */
+    int64_t cap, n_seen;   /* tokens it has room for, and has seen */
     struct s2s_pass *pass; /* gone when a pure block runs again */
 };
 
@@ -140,9 +141,20 @@ struct s2s_block {
     /* its parameters: this range of model->params->list. An output layer that is tied to the
      * embedding is in the range of the embedding alone. */
     size_t param_begin, param_end;
+    /* Device memory that the block keeps of one sequence of up to cap tokens; NULL: none. */
+    size_t (*state_bytes)(const struct s2s_block *block, int64_t cap);
     int hidden; /* where fwd->hidden has out[0]; -1: nowhere */
-    bool pure;  /* out[] follows from in[], shared and parameters; neither the batch nor struct
-                   s2s_forward is touched */
+    bool pure;  /* out[] follows from in[], shared, state and parameters; neither the batch nor
+                   struct  s2s_forward is touched */
+};
+
+/* What the blocks of a model keep of one sequence, for generation: keys and values, or whatever
+ * each says it needs. */
+struct s2s_decode {
+    struct s2s_device *device;
+    int64_t cap, len; /* tokens there is room for, and that were seen */
+    int n_blocks;
+    void **states; /* [n_blocks] device memory, zeros at first; NULL for a block that keeps none */
 };
 
 struct s2s_model_kind {
@@ -160,8 +172,6 @@ struct s2s_model_kind {
      * one on. */
     struct s2s_tensor *(*embed)(const struct s2s_model *model, struct s2s_tape *tape,
                                 const struct s2s_batch *batch);
-    /* Room for cap tokens of one sequence; NULL: this kind cannot generate. */
-    struct s2s_kv_cache *(*new_cache)(struct s2s_model *model, int64_t cap);
     /* Frames of n mel frames; NULL: no encoder. */
     int64_t (*frames)(const struct s2s_model *model, int64_t n_mel);
     /* Loads weights; NULL: model.safetensors of the directory, names as registered. */
@@ -234,6 +244,11 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
                                    const struct s2s_batch *batch, struct s2s_forward *fwd);
 void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor *const *in,
                    struct s2s_tensor **out);
+
+/* Room for cap tokens. NOMEM names the block. Gives: s2s_decode_free. */
+int s2s_decode_new(struct s2s_decode **decode, const struct s2s_model *model, int64_t cap,
+                   struct s2s_error *err);
+void s2s_decode_free(struct s2s_decode *decode); /* NULL is a no-op */
 
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);

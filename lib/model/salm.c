@@ -309,18 +309,10 @@ static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
         out[0] = model_splice(ctx->pass, out[0], in[0], audio);
 }
 
-/* The LLM's; NULL when it has none. */
-static struct s2s_kv_cache *salm_new_cache(struct s2s_model *model, int64_t cap)
-{
-    struct s2s_model *llm = s2s_salm_llm(model);
-    return llm->kind->new_cache ? llm->kind->new_cache(llm, cap) : NULL;
-}
-
 const struct s2s_model_kind s2s_model_salm = {
     .model_types = model_types,
     .build = salm_build,
     .check = salm_check,
-    .new_cache = salm_new_cache,
     .frames = salm_frames,
     .load = salm_load,
     .free_impl = salm_free,

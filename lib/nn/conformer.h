@@ -6,7 +6,7 @@
 #ifndef S2S_NN_CONFORMER_H
 #define S2S_NN_CONFORMER_H
 
-#include "lib/nn/decoder.h"
+#include "lib/nn/linear.h"
 
 /* Layer norm with gain and bias "PLACE.name.weight", ".bias" [size], eps 1e-5. */
 struct s2s_nn_layernorm {

@@ -33,56 +33,37 @@ struct s2s_tensor *s2s_nn_add_rmsnorm(struct s2s_tape *tape, const struct s2s_nn
 
 /* ---- cache ---- */
 
-struct s2s_kv_cache *s2s_kv_cache_new(struct s2s_device *device, int n_layers, int64_t width,
-                                      int64_t cap)
+static int64_t kv_width(const struct s2s_nn_attention *layer)
 {
-    struct s2s_kv_cache *cache = s2s_xcalloc(1, sizeof *cache);
-    *cache =
-        (struct s2s_kv_cache){.device = device, .n_layers = n_layers, .width = width, .cap = cap};
-    cache->k = s2s_xcalloc((size_t)n_layers, sizeof *cache->k);
-    cache->v = s2s_xcalloc((size_t)n_layers, sizeof *cache->v);
-    for (int i = 0; i < n_layers; i++) {
-        size_t bytes = (size_t)(cap * width) * sizeof(float);
-        cache->k[i] = device->kernels->alloc(&device->queue, bytes);
-        cache->v[i] = device->kernels->alloc(&device->queue, bytes);
-        if (!cache->k[i] || !cache->v[i])
-            S2S_BUG("out of device memory: a cache of %zu bytes a layer", 2 * bytes);
-    }
-    return cache;
+    return layer->shape.n_kv_heads * layer->shape.dim;
 }
 
-void s2s_kv_cache_free(struct s2s_kv_cache *cache)
+size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap)
 {
-    if (!cache)
-        return;
-    for (int i = 0; i < cache->n_layers; i++) {
-        cache->device->kernels->free(&cache->device->queue, cache->k[i]);
-        cache->device->kernels->free(&cache->device->queue, cache->v[i]);
-    }
-    free(cache->k);
-    free(cache->v);
-    free(cache);
+    return (size_t)(2 * cap * kv_width(layer)) * sizeof(float);
 }
 
-/* Adds the rows of x behind the cache's rows; gives a tensor over all of them. */
-static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cache *cache,
-                                 float *rows, const struct s2s_tensor *x)
+/* Puts the rows of x [n, width] after the cache's rows of keys (which 0) or values (1); gives a
+ * tensor over all of them. */
+static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cache *cache, int which,
+                                 const struct s2s_tensor *x)
 {
-    int64_t n = s2s_tensor_rows(x);
+    const int64_t n = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
     if (cache->len + n > cache->cap)
         S2S_BUG("%s: a cache of %lld rows is full", tape->layer, (long long)cache->cap);
+    float *rows = (float *)cache->memory + which * cache->cap * width;
     struct s2s_tensor *all = s2s_tape_host_alloc(tape, sizeof *all);
     *all = (struct s2s_tensor){.dtype = S2S_F32,
                                .n_dims = 2,
-                               .shape = {cache->len + n, cache->width},
-                               .row_stride = cache->width,
+                               .shape = {cache->len + n, width},
+                               .row_stride = width,
                                .data = rows,
                                .device = tape->device};
-    struct s2s_mat dst = {rows + cache->len * cache->width, cache->width, S2S_F32};
+    struct s2s_mat dst = {rows + cache->len * width, width, S2S_F32};
     tape->device->kernels->axpby(
         &tape->device->queue,
         &(struct s2s_k_axpby){
-            .x = s2s_tensor_mat(x), .y = dst, .rows = n, .cols = cache->width, .alpha = 1});
+            .x = s2s_tensor_mat(x), .y = dst, .rows = n, .cols = width, .alpha = 1});
     return all;
 }
 
@@ -93,8 +74,7 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
 {
     const struct s2s_attention_shape *shape = &options->shape;
     int64_t q_size = shape->n_heads * shape->dim, kv_size = shape->n_kv_heads * shape->dim;
-    *layer = (struct s2s_nn_attention){
-        .shape = *shape, .qk_norm = options->qk_norm, .layer_idx = options->layer_idx};
+    *layer = (struct s2s_nn_attention){.shape = *shape, .qk_norm = options->qk_norm};
     s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias,
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->k, ctx, "k_proj", kv_size, options->width, options->qkv_bias,
@@ -126,7 +106,8 @@ static struct s2s_tensor *project(struct s2s_tape *tape, const struct s2s_nn_att
 }
 
 struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
-                                    struct s2s_tensor *x, const struct s2s_nn_batch *batch)
+                                    struct s2s_tensor *x, const struct s2s_nn_batch *batch,
+                                    const struct s2s_kv_cache *cache)
 {
     const struct s2s_attention_shape *shape = &layer->shape;
     struct s2s_tensor *q =
@@ -134,10 +115,9 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
     struct s2s_tensor *k =
         project(tape, layer, &layer->k, &layer->k_norm, shape->n_kv_heads, x, batch);
     struct s2s_tensor *v = s2s_nn_linear(tape, &layer->v, x);
-    if (batch->cache) {
-        struct s2s_kv_cache *cache = batch->cache;
-        k = extend(tape, cache, cache->k[layer->layer_idx], k);
-        v = extend(tape, cache, cache->v[layer->layer_idx], v);
+    if (cache->memory) {
+        k = extend(tape, cache, 0, k);
+        v = extend(tape, cache, 1, v);
     }
     struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->spans, shape);
     return s2s_nn_linear(tape, &layer->o, o);

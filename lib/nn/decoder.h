@@ -21,23 +21,16 @@ struct s2s_tensor *s2s_nn_rmsnorm(struct s2s_tape *tape, const struct s2s_nn_rms
 struct s2s_tensor *s2s_nn_add_rmsnorm(struct s2s_tape *tape, const struct s2s_nn_rmsnorm *layer,
                                       struct s2s_tensor **h, struct s2s_tensor *x);
 
-/* Keys and values of one sequence, layer by layer, for generation. */
-struct s2s_kv_cache {
-    struct s2s_device *device;
-    int n_layers;
-    int64_t width;    /* n_kv_heads * dim */
-    int64_t cap, len; /* rows there is room for, and that are filled */
-    float **k, **v;   /* device memory [cap, width] each */
-};
-struct s2s_kv_cache *s2s_kv_cache_new(struct s2s_device *device, int n_layers, int64_t width,
-                                      int64_t cap);
-void s2s_kv_cache_free(struct s2s_kv_cache *cache); /* NULL is a no-op */
-
 /* What attention layers of one batch share. */
 struct s2s_nn_batch {
     struct s2s_spans spans;
-    struct s2s_tensor *rope;    /* table [T, dim]; NULL: no positions */
-    struct s2s_kv_cache *cache; /* or NULL */
+    struct s2s_tensor *rope; /* table [T, dim]; NULL: no positions */
+};
+
+/* Keys and values that one layer keeps of one sequence, for generation. */
+struct s2s_kv_cache {
+    void *memory;     /* device memory of s2s_kv_cache_bytes; NULL: nothing is kept */
+    int64_t cap, len; /* rows there is room for, and that are filled */
 };
 
 /* Grouped-query attention: q_proj, k_proj, v_proj, o_proj, and q_norm, k_norm over each head. */
@@ -45,20 +38,21 @@ struct s2s_nn_attention {
     struct s2s_nn_linear q, k, v, o;
     struct s2s_nn_rmsnorm q_norm, k_norm;
     bool qk_norm;
-    int layer_idx; /* its place in a cache */
     struct s2s_attention_shape shape;
 };
 struct s2s_nn_attention_options {
     int64_t width;
-    int layer_idx;
     bool qkv_bias, o_bias, qk_norm;
     double eps; /* of q_norm, k_norm */
     struct s2s_attention_shape shape;
 };
 void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_ctx *ctx,
                            const struct s2s_nn_attention_options *options);
+/* With a cache x continues its sequence, and the new keys and values are put after its rows. */
 struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
-                                    struct s2s_tensor *x, const struct s2s_nn_batch *batch);
+                                    struct s2s_tensor *x, const struct s2s_nn_batch *batch,
+                                    const struct s2s_kv_cache *cache);
+size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap);
 
 /* down(act(gate(x)) * up(x)): gate_proj, up_proj, down_proj. */
 struct s2s_nn_mlp {

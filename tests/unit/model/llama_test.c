@@ -13,7 +13,6 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/model/generate.h"
-#include "lib/nn/decoder.h"
 
 static const char config_text[] =
     "{\"model_type\": \"qwen3\", \"vocab_size\": 37, \"hidden_size\": 24, \"head_dim\": 8,"
@@ -197,6 +196,17 @@ static void generation_with_a_cache_agrees_with_whole_passes(void **state)
     s2s_model_free(model);
 }
 
+static void a_sequence_that_no_machine_has_room_for_is_an_error_not_an_abort(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_model *model = open_model(NULL);
+    struct s2s_decode *decode;
+    assert_int_equal(s2s_decode_new(&decode, model, (int64_t)1 << 45, &err), S2S_E_NOMEM);
+    assert_non_null(strstr(err.text, "llm.model.layers.0"));
+    assert_null(decode);
+    s2s_model_free(model);
+}
+
 static void the_first_bad_operation_is_named(void **state)
 {
     struct s2s_model *model = open_model(NULL);
@@ -278,6 +288,7 @@ int main(void)
         cmocka_unit_test(threads_do_not_change_a_byte),
         cmocka_unit_test(a_frozen_part_records_nothing_before_what_is_trained),
         cmocka_unit_test(generation_with_a_cache_agrees_with_whole_passes),
+        cmocka_unit_test(a_sequence_that_no_machine_has_room_for_is_an_error_not_an_abort),
         cmocka_unit_test(the_first_bad_operation_is_named),
         cmocka_unit_test(bad_batches_are_refused_before_anything_runs),
     };

@@ -322,23 +322,6 @@ PY
     done
 }
 
-@test "memory: 20,000 small tensors pass through less than 64 MiB" {
-    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
-    python3 - <<'PY'
-import json, struct
-header = {"model.layers.%d.mlp.experts.%d.up_proj.weight" % (i // 100, i % 100): {"dtype": "F32", "shape": [1, 2], "data_offsets": [8 * i, 8 * i + 8]}
-          for i in range(20000)}
-head = json.dumps(header).encode()
-open("many.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(8 * 20000))
-PY
-    for step in "--to torch_dist many.safetensors dist" "--to torch_dist --files 4 dist again" "--to hf --dtype bf16 dist hf"; do
-        exits 0 s2s-ckpt convert --no-sync $step
-        [[ $output =~ "peak memory "([0-9]+)" MiB" ]]
-        [ "${BASH_REMATCH[1]}" -lt 64 ] || { echo "$output" >&2; return 1; }
-    done
-    exits 0 s2s-ckpt diff dist again
-}
-
 @test "a stack of 64 kB is enough" {
     case ${S2S_BIN:-} in *sanitize*) skip "the sanitizers want more" ;; esac
     for to in hf torch_dist safetensors; do
@@ -390,11 +373,11 @@ PY
     [ "${BASH_REMATCH[1]}" -le 32 ]
 }
 
-# sparse NAME: a safetensors file of 1 GiB that takes no room, with a manifest that is not its own
+# sparse NAME: a safetensors file of 48 MiB that takes no room, with a manifest that is not its own
 sparse() {
     python3 - "$1" <<'PY'
 import json, os, struct, sys
-n = 1 << 29
+n = 24 << 20
 header = json.dumps({name: {"dtype": "U8", "shape": [n], "data_offsets": [i * n, (i + 1) * n]} for i, name in enumerate("ab")}).encode()
 with open(sys.argv[1], "wb") as f:
     f.write(struct.pack("<Q", len(header)) + header)
@@ -408,10 +391,10 @@ PY
     sparse big.safetensors
     ln -s big.safetensors twin.safetensors
     unset S2S_NO_PROGRESS
-    # a program that is quick on no machine: it runs for 20 ms and stands still for a quarter of a second
+    # a program that is quick on no machine: it runs for 4 ms and stands still for a quarter of a second
     cat >slowly <<'SH'
 "$@" &
-while kill -0 $! && sleep 0.02 && kill -STOP $! && sleep 0.25 && kill -CONT $!; do :; done 2>gone
+while kill -0 $! && sleep 0.004 && kill -STOP $! && sleep 0.25 && kill -CONT $!; do :; done 2>gone
 wait $!
 SH
     # shows COMMAND LABEL..: on a terminal, with a rate and the time left; no line of the report is drawn over
@@ -420,13 +403,13 @@ SH
         shift
         script -qec "bash slowly $command" /dev/null | tr '\r' '\n' >lines
         for label in "$@"; do
-            grep -Eq "^$label: [0-9.]+/1\.07 GB, [0-9.]+ [MG]B/s, [0-9]+:[0-9]+ left" lines || { cat lines >&2; return 1; }
+            grep -Eq "^$label: [0-9.]+/50\.33 MB, [0-9.]+ [MG]B/s, [0-9]+:[0-9]+ left" lines || { cat lines >&2; return 1; }
         done
     }
     shows "s2s-ckpt verify big.safetensors" "comparing digests"
     shows "s2s-ckpt diff big.safetensors twin.safetensors" comparing
     shows "s2s-ckpt ls --sha256 big.safetensors" hashing
-    grep -Pq '^b\tU8\t\[536870912\]\t536870912\t[0-9a-f]{64}$' lines
+    grep -Pq '^b\tU8\t\[25165824\]\t25165824\t[0-9a-f]{64}$' lines
     s2s-ckpt ls --sha256 big.safetensors 2>said >/dev/null
     [ ! -s said ]
 }

@@ -1,67 +1,34 @@
 # s2s-ckpt and checkpoints that lie: each is refused with a message that names it, in little time and memory; nothing is run or written.
 load common
 
+setup_file() {
+    PATH="/usr/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 python3 "$BATS_TEST_DIRNAME/../oracle/ckpt/make_hostile.py" "$BATS_FILE_TMPDIR/cases"
+}
+
+setup_tool() {
+    ln -s "$BATS_FILE_TMPDIR/cases" cases
+}
+
+refused() {
+    python3 "$BATS_TEST_DIRNAME/refused.py" "$@"
+}
+
 @test "every hostile checkpoint is refused by name" {
-    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
-    # AddressSanitizer reserves terabytes of addresses; seconds of the processor, whoever else uses it
-    little="ulimit -v 300000; ulimit -t 2;"
-    case ${S2S_BIN:-} in *sanitize*) little= ;; esac
-    n=0
-    while IFS=$'\t' read -r name says; do
-        n=$((n + 1))
-        for command in "verify cases/$name" "convert -q --to hf cases/$name out" "convert -q --to torch_dist cases/$name out"; do
-            run bash -c "$little timeout 20 s2s-ckpt $command"
-            if [ "$status" -ne 1 ] || [ "${#output}" -gt 4000 ]; then
-                echo "$command: exit $status: ${output:0:2000}" >&2
-                return 1
-            fi
-            says "s2s-ckpt: " && says "cases/$name" || { echo "$command" >&2; return 1; }
-            output=${output//"$name"/} # many a case is called what must be said of it
-            says "$says" || { echo "$command" >&2; return 1; }
-            [ ! -e out ]
-            [ ! -e out.s2s-partial ]
-            [ ! -e ran ]
-        done
-    done <cases/cases.tsv
-    [ "$n" -ge 225 ]
+    refused cases/cases.tsv 225 "verify {}" "convert -q --to hf {} out" "convert -q --to torch_dist {} out"
     no_litter . cases
 }
 
 @test "names and numbers of a model that cannot be end in a message, not in a long search" {
-    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
-    n=0
-    while IFS=$'\t' read -r name says; do
-        n=$((n + 1))
-        for map in llama nemotron_h; do
-            exits 1 timeout 20 s2s-ckpt convert -q --to hf --map $map "cases/$name" out
-            says "cases/$name"
-            says "$says"
-            [ ! -e out ]
-            [ ! -e out.s2s-partial ]
-        done
-    done <cases/models.tsv
-    [ "$n" -ge 18 ]
+    for map in llama nemotron_h; do
+        refused cases/models.tsv 18 "convert -q --to hf --map $map {} out"
+    done
 }
 
 @test "byte objects and a common state that lie do not travel on" {
-    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
-    n=0
-    while IFS=$'\t' read -r name says; do
-        n=$((n + 1))
-        for command in "verify cases/$name" "convert -q --to torch_dist cases/$name out" "reshard -q cases/$name out"; do
-            exits 1 timeout 20 s2s-ckpt $command
-            says "cases/$name"
-            says "$says"
-            [ ! -e out ]
-            [ ! -e out.s2s-partial ]
-            [ ! -e ran ]
-        done
-    done <cases/objects.tsv
-    [ "$n" -ge 6 ]
+    refused cases/objects.tsv 6 "verify {}" "convert -q --to torch_dist {} out" "reshard -q {} out"
 }
 
 @test "what is odd and whole is read" {
-    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
     n=0
     while IFS=$'\t' read -r name says; do
         n=$((n + 1))

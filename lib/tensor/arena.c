@@ -79,6 +79,13 @@ void s2s_arena_rewind(struct s2s_arena *arena, struct s2s_arena_mark mark)
     arena->used_bytes = mark.used_bytes;
 }
 
+/* What was issued may still use memory that is given back. */
+static void wait_for_users(struct s2s_device *device)
+{
+    if (device)
+        device->kernels->sync(&device->queue);
+}
+
 static void free_chunks(struct s2s_arena *arena)
 {
     for (size_t i = 0; i < arena->n_chunks; i++)
@@ -92,6 +99,7 @@ void s2s_arena_reset(struct s2s_arena *arena)
     s2s_arena_rewind(arena, (struct s2s_arena_mark){0});
     if (arena->n_chunks < 2)
         return;
+    wait_for_users(arena->device);
     free_chunks(arena);
     add_chunk(arena, arena->peak_bytes);
 }
@@ -174,6 +182,7 @@ void *s2s_pool_get(struct s2s_pool *pool, size_t bytes)
     /* nothing is in use: one chunk in place of those that it grew by */
     if (pool->used_bytes == 0 && pool->n_chunks > 1) {
         size_t all = pool->reserved_bytes;
+        wait_for_users(pool->device);
         free_pool_chunks(pool);
         add_pool_chunk(pool, all > bytes ? all : bytes);
     }

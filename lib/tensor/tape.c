@@ -343,7 +343,11 @@ void *s2s_tape_scratch(struct s2s_tape *tape, size_t bytes)
 
 void s2s_tape_scratch_end(struct s2s_tape *tape)
 {
-    s2s_arena_rewind(&tape->device->scratch, tape->device->scratch_held);
+    struct s2s_device *device = tape->device;
+    if (device->scratch_held.used_bytes == 0)
+        s2s_arena_reset(&device->scratch);
+    else
+        s2s_arena_rewind(&device->scratch, device->scratch_held);
 }
 
 struct s2s_arena_mark s2s_tape_scratch_hold(struct s2s_tape *tape)

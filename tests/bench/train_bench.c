@@ -234,11 +234,11 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
         tokens += (double)batch.n_tokens;
         rates[i] = (double)batch.n_tokens / t;
     }
+    struct rusage use; /* of the steps: the products below have operands of their own */
+    getrusage(RUSAGE_SELF, &use);
     struct speed again = product_speed(b.device);
     peak = (struct speed){fmax(peak.wall, again.wall), fmax(peak.core, again.core)};
     qsort(rates, (size_t)n_steps, sizeof *rates, compare);
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
     printf(
         "train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
         "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f forward_s=%.2f backward_s=%.2f "

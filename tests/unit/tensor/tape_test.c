@@ -288,6 +288,21 @@ static void say_and_exit(void *ctx, const struct s2s_error *err)
     _exit(strstr(err->text, "layers.7") && err->code == S2S_E_NOMEM ? 42 : 43);
 }
 
+static void scratch_of_any_size_takes_the_memory_of_the_largest(void **state)
+{
+    struct s2s_device *own;
+    assert_int_equal(s2s_device_open(&own, "cpu", NULL), 0);
+    struct s2s_tape *tape = s2s_tape_new(own, true);
+    for (size_t i = 1; i <= 20; i++) {
+        s2s_tape_scratch(tape, (size_t)(1 << 20) + (i << 16));
+        s2s_tape_scratch_end(tape);
+        assert_int_equal(own->scratch.n_chunks, 1);
+    }
+    assert_int_equal(own->scratch.reserved_bytes, (1 << 20) + (20 << 16));
+    s2s_tape_free(tape);
+    s2s_device_close(own);
+}
+
 static void memory_that_is_out_is_an_error_with_the_layer(void **state)
 {
     pid_t child = fork();
@@ -344,6 +359,7 @@ int main(void)
         cmocka_unit_test(a_leaf_that_nothing_reached_has_a_gradient_of_zeros),
         cmocka_unit_test(steps_of_any_length_take_the_memory_of_the_longest),
         cmocka_unit_test(scratch_that_is_held_is_not_handed_out_again),
+        cmocka_unit_test(scratch_of_any_size_takes_the_memory_of_the_largest),
         cmocka_unit_test(memory_that_is_out_is_an_error_with_the_layer),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

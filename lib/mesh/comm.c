@@ -15,13 +15,15 @@ struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const in
     comm->world_ranks = s2s_xcalloc((size_t)n, sizeof *comm->world_ranks);
     memcpy(comm->world_ranks, world_ranks, (size_t)n * sizeof *world_ranks);
     comm->backend = n > 1 ? mesh->backend : &mesh_backend_self;
+    comm->row = -1;
     if (n == 1) {
         comm->backend->split(comm, world_ranks, n);
         return comm;
     }
-    mesh_enter(comm, "new group", 0);
+    mesh_watch_row(comm);
+    const int64_t ticket = mesh_enter(comm, "new group", 0);
     comm->backend->split(comm, world_ranks, n);
-    mesh_leave(comm);
+    mesh_leave(comm->mesh, ticket);
     return comm;
 }
 
@@ -97,10 +99,10 @@ void s2s_comm_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_d
     const int64_t len = bytes_of(n, dtype);
     if (comm->size == 1 || len == 0)
         return;
-    mesh_enter(comm, "all_reduce", len);
+    const int64_t ticket = mesh_enter(comm, "all_reduce", len);
     comm->backend->all_reduce(comm, buf, n, dtype, op);
-    mesh_leave(comm);
     comm->sent_bytes += 2 * len * (comm->size - 1) / comm->size;
+    mesh_leave(comm->mesh, ticket);
 }
 
 static void gather_bytes(struct s2s_comm *comm, char *recv, const char *send, const int64_t *len)
@@ -112,10 +114,10 @@ static void gather_bytes(struct s2s_comm *comm, char *recv, const char *send, co
         memmove(recv + at, send, (size_t)len[comm->rank]);
     if (comm->size == 1)
         return;
-    mesh_enter(comm, "all_gather", len[comm->rank]);
+    const int64_t ticket = mesh_enter(comm, "all_gather", len[comm->rank]);
     comm->backend->all_gather(comm, recv, recv + at, len);
-    mesh_leave(comm);
     comm->sent_bytes += len[comm->rank] * (comm->size - 1);
+    mesh_leave(comm->mesh, ticket);
 }
 
 void s2s_comm_all_gather(struct s2s_comm *comm, void *recv, const void *send, int64_t n,
@@ -148,10 +150,10 @@ void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send
     int64_t others = 0;
     for (int r = 0; r < comm->size; r++)
         others += r == comm->rank ? 0 : bytes_of(counts[r], dtype);
-    mesh_enter(comm, "reduce_scatter", others);
+    const int64_t ticket = mesh_enter(comm, "reduce_scatter", others);
     comm->backend->reduce_scatter(comm, recv, send, counts, dtype);
-    mesh_leave(comm);
     comm->sent_bytes += others;
+    mesh_leave(comm->mesh, ticket);
 }
 
 void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int root)
@@ -159,10 +161,10 @@ void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dt
     const int64_t len = bytes_of(n, dtype);
     if (comm->size == 1 || len == 0)
         return;
-    mesh_enter(comm, "broadcast", len);
+    const int64_t ticket = mesh_enter(comm, "broadcast", len);
     comm->backend->broadcast(comm, buf, len, root);
-    mesh_leave(comm);
     comm->sent_bytes += comm->rank == root ? len * (comm->size - 1) : 0;
+    mesh_leave(comm->mesh, ticket);
 }
 
 void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_counts,
@@ -178,10 +180,10 @@ void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_
         len[comm->size + r] = bytes_of(send_counts[r], dtype);
         others += r == comm->rank ? 0 : len[comm->size + r];
     }
-    mesh_enter(comm, "all_to_all", others);
+    const int64_t ticket = mesh_enter(comm, "all_to_all", others);
     comm->backend->all_to_all(comm, recv, len, send, len + comm->size);
-    mesh_leave(comm);
     comm->sent_bytes += others;
+    mesh_leave(comm->mesh, ticket);
     free(len);
 }
 
@@ -195,10 +197,10 @@ void s2s_comm_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, i
         int64_t len = bytes_of(list[i].n, list[i].dtype);
         sent += list[i].send && list[i].peer != comm->rank ? len : 0;
     }
-    mesh_enter(comm, "exchange", sent);
+    const int64_t ticket = mesh_enter_exchange(comm, list, n, sent);
     comm->backend->exchange(comm, list, n);
-    mesh_leave(comm);
     comm->sent_bytes += sent;
+    mesh_leave(comm->mesh, ticket);
 }
 
 void s2s_comm_send(struct s2s_comm *comm, const void *buf, int64_t n, enum s2s_dtype dtype, int to)
@@ -215,9 +217,9 @@ static void barrier(struct s2s_comm *comm, const char *op)
 {
     if (comm->size == 1)
         return;
-    mesh_enter(comm, op, 0);
+    const int64_t ticket = mesh_enter(comm, op, 0);
     comm->backend->barrier(comm);
-    mesh_leave(comm);
+    mesh_leave(comm->mesh, ticket);
 }
 
 void s2s_comm_barrier(struct s2s_comm *comm)

@@ -52,6 +52,7 @@ int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
     struct s2s_mesh *mesh = s2s_xcalloc(1, sizeof *mesh);
     mesh->backend = &mesh_backend_self;
     mesh->size = 1;
+    mesh->first_thread = pthread_self();
     mesh->step = -1;
     mesh->phase = "start";
     pthread_mutex_init(&mesh->watch.lock, NULL);
@@ -92,6 +93,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     }
     if (mesh->backend->finalize)
         mesh->backend->finalize(mesh);
+    free(mesh->watch.flights);
     free(mesh->comms);
     free(mesh->grids);
     free(mesh);
@@ -162,8 +164,9 @@ void s2s_mesh_fail(struct s2s_mesh *mesh, const struct s2s_error *err)
 void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const char *hint, int status)
 {
     char where[80] = "";
-    if (mesh->step >= 0)
-        snprintf(where, sizeof where, "step %lld: ", (long long)mesh->step);
+    const long long step = (long long)mesh->step;
+    if (step >= 0)
+        snprintf(where, sizeof where, "step %lld: ", step);
     s2s_log(S2S_LOG_ERROR, "mesh", "%s%s: %s%s%s", where, mesh->phase, text, *hint ? "; " : "",
             hint);
     if (mesh->watch.mine)

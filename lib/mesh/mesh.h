@@ -19,7 +19,11 @@
  * and takes the job down. Nothing hangs.
  *
  * Sums are added in the order of the ranks, F32 and halves in double: the same bytes for a given
- * number of ranks, whatever the MPI library. All calls come from one thread of the process.
+ * number of ranks, whatever the MPI library.
+ *
+ * Threads. A mesh is opened, given its grids and groups, and closed by one thread. Collectives may
+ * come from several, each on communicators of its own. Where MPI offers less than
+ * MPI_THREAD_MULTIPLE, a second thread ends the job, which says so.
  */
 #ifndef S2S_MESH_H
 #define S2S_MESH_H

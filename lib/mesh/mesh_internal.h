@@ -49,6 +49,8 @@ struct s2s_comm {
     size_t scratch_bytes;
     int64_t sent_bytes;
     struct mesh_group *groups; /* handed to lib/tensor */
+    int64_t n_entered;         /* collectives of all its ranks so far; under the watch's lock */
+    int row;                   /* where a rank's slot counts them; -1: nowhere */
 };
 
 struct s2s_grid {
@@ -59,16 +61,43 @@ struct s2s_grid {
     struct s2s_comm *comms[1 << S2S_AXES]; /* by mask of axes longer than 1; lent */
 };
 
+enum { MESH_ROWS = 64 };
+
+/* How far a rank has come on one communicator. */
+struct mesh_row {
+    char name[48]; /* the communicator's, cut short; empty: a free row, as are those after it */
+    _Atomic int64_t n_entered;
+};
+
 /* What a rank shows to the others on its node, in shared memory. */
 struct mesh_slot {
-    _Atomic int64_t beat_ms;  /* monotonic clock, renewed by the watch thread */
-    _Atomic uint64_t entered; /* collectives entered and left so far, all communicators */
-    _Atomic uint64_t left;
+    _Atomic int64_t beat_ms; /* monotonic clock, renewed by the watch thread */
+    _Atomic int n_flights;   /* operations entered and not complete; op: the oldest of them */
+    struct mesh_row rows[MESH_ROWS];
     _Atomic int64_t step;
     _Atomic uint64_t pid_space; /* which process ids count */
     _Atomic int pid, world_rank;
     _Atomic int done; /* ended on purpose */
     char phase[40], op[96];
+};
+
+/* Whether an operation that was started is complete; called by the watch thread under its lock. */
+typedef bool mesh_done(void *arg);
+
+/* An operation that was entered and is not complete. */
+struct mesh_flight {
+    int64_t ticket;
+    const struct s2s_comm *comm;
+    const char *op;
+    int64_t len_bytes;
+    int64_t number; /* among the communicator's collectives, from 1; 0: not of all its ranks */
+    int *peers;     /* [n_peers] world ranks it waits for; NULL: all of comm */
+    int n_peers;
+    double since_s;
+    pthread_t thread; /* that entered it */
+    bool inside;      /* the thread has not come back from it */
+    mesh_done *done;  /* after that: asked until it says true; NULL: the thread leaves */
+    void *arg;
 };
 
 /* The thread that looks at the clock while the others wait. */
@@ -78,18 +107,23 @@ struct mesh_watch {
     pthread_cond_t wake;
     bool running, stop;
     double timeout_s;
-    /* of the collective in progress, under lock */
-    const struct s2s_comm *comm;
-    double since_s;
-    const char *op;
-    int64_t len_bytes;
+    /* under lock, the oldest first */
+    struct mesh_flight *flights;
+    size_t n_flights, cap_flights;
+    int64_t n_tickets;
+    int n_rows;
     struct mesh_slot *slots, *mine; /* [n_slots] of this node, or one of our own */
     int n_slots;
     struct mesh_slot own;
 };
 
+/* Whose calls the backend stands. */
+enum mesh_threads { MESH_ANY_THREAD, MESH_ONE_AT_A_TIME, MESH_FIRST_THREAD };
+
 struct s2s_mesh {
     const struct mesh_backend *backend;
+    enum mesh_threads threads;
+    pthread_t first_thread; /* that opened it */
     int size, rank;
     struct s2s_comm *world, *self; /* self: this rank alone, the group along axes of size 1 */
     struct s2s_grid **grids;
@@ -97,8 +131,8 @@ struct s2s_mesh {
     struct s2s_comm **comms; /* all but world and self, each over other ranks; to be freed */
     size_t n_comms, cap_comms;
     struct mesh_watch watch;
-    int64_t step;
-    const char *phase;
+    _Atomic int64_t step;
+    const char *_Atomic phase;
     void *impl;
 };
 
@@ -132,7 +166,17 @@ _Noreturn void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const cha
 void mesh_watch_start(struct s2s_mesh *mesh);
 void mesh_watch_stop(struct s2s_mesh *mesh);
 void mesh_watch_note(struct s2s_mesh *mesh);
-void mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes);
-void mesh_leave(struct s2s_comm *comm);
+void mesh_watch_row(struct s2s_comm *comm); /* gives it a row of this rank's slot */
+
+/*
+ * Around an operation of all ranks of the communicator, or of those in the list (len_bytes is for
+ * messages). A backend that returns before the operation is complete calls mesh_leave_until instead
+ * of mesh_leave: the operation is watched until done(arg) says true, or until mesh_leave.
+ */
+int64_t mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes);
+int64_t mesh_enter_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n,
+                            int64_t len_bytes);
+void mesh_leave(struct s2s_mesh *mesh, int64_t ticket);
+void mesh_leave_until(struct s2s_mesh *mesh, int64_t ticket, mesh_done *done, void *arg);
 
 #endif

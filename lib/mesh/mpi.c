@@ -386,6 +386,10 @@ int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err)
     MPI_Initialized(&started);
     if (!started && MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
         return s2s_error_set(err, S2S_E_COMM, "MPI does not start");
+    MPI_Query_thread(&level);
+    mesh->threads = level == MPI_THREAD_MULTIPLE     ? MESH_ANY_THREAD
+                    : level == MPI_THREAD_SERIALIZED ? MESH_ONE_AT_A_TIME
+                                                     : MESH_FIRST_THREAD;
     MPI_Comm_size(MPI_COMM_WORLD, &mesh->size);
     MPI_Comm_rank(MPI_COMM_WORLD, &mesh->rank);
     if (mesh->size == 1) {

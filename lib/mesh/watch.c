@@ -1,7 +1,7 @@
 /*
- * The watch: a thread that looks at the clock while the rank waits in a collective, shows the
- * others on the node that this rank lives, and notices ranks that died without a word. When a
- * collective is over its time limit it says who is missing and takes the job down.
+ * The watch: a thread that looks at the clock while the rank has operations in flight, shows the
+ * others on the node that this rank lives, and notices ranks that died without a word. When the
+ * oldest operation is over its time limit it says who is missing and takes the job down.
  */
 #include <errno.h>
 #include <signal.h>
@@ -38,28 +38,58 @@ static void describe(struct s2s_buf *buf, const struct mesh_slot *slot)
     if (step >= 0)
         s2s_buf_printf(buf, "step %lld, ", step);
     s2s_buf_printf(buf, "%.39s", slot->phase);
-    if (atomic_load(&slot->entered) != atomic_load(&slot->left))
+    if (atomic_load(&slot->n_flights) > 0)
         s2s_buf_printf(buf, ", %.95s", slot->op);
 }
 
-/* Who of the communicator has not come, as far as this node can see. */
-static void blame(struct s2s_buf *buf, const struct s2s_mesh *mesh, const struct s2s_comm *comm)
+/* Collectives that a rank has entered on the communicator of this name; -1: it has no row left. */
+static int64_t entered_by(const struct mesh_slot *slot, const char *name)
 {
-    const struct mesh_watch *w = &mesh->watch;
+    for (int i = 0; i < MESH_ROWS && slot->rows[i].name[0]; i++)
+        if (strncmp(slot->rows[i].name, name, sizeof slot->rows[i].name - 1) == 0)
+            return atomic_load(&slot->rows[i].n_entered);
+    return slot->rows[MESH_ROWS - 1].name[0] ? -1 : 0;
+}
+
+static void name_op(char text[96], const struct mesh_flight *flight)
+{
+    snprintf(text, 96, "%s over %s", flight->op, flight->comm->name);
+}
+
+/* A rank may have left a collective that others still wait in. Of an exchange, and without a row,
+ * there is only what the rank waits for now. */
+static bool has_come(const struct mesh_slot *slot, const struct mesh_flight *flight)
+{
+    char text[96];
+    int64_t n = flight->number > 0 ? entered_by(slot, flight->comm->name) : -1;
+    if (n >= 0)
+        return n >= flight->number;
+    name_op(text, flight);
+    return atomic_load(&slot->n_flights) > 0 && strncmp(slot->op, text, sizeof slot->op) == 0;
+}
+
+static bool is_awaited(const struct mesh_slot *slot, const struct mesh_flight *flight)
+{
+    const int *ranks = flight->peers ? flight->peers : flight->comm->world_ranks;
+    const int n = flight->peers ? flight->n_peers : flight->comm->size;
+    for (int r = 0; r < n; r++)
+        if (ranks[r] == atomic_load(&slot->world_rank))
+            return true;
+    return false;
+}
+
+/* Who of those awaited has not come, as far as this node can see. */
+static void blame(struct s2s_buf *buf, const struct mesh_watch *w, const struct mesh_flight *flight)
+{
     int n_named = 0, n_seen = 0;
     for (int i = 0; i < w->n_slots; i++) {
         const struct mesh_slot *slot = w->slots + i;
-        bool member = false;
-        for (int r = 0; r < comm->size; r++)
-            member |= comm->world_ranks[r] == atomic_load(&slot->world_rank);
-        if (!member)
+        if (!is_awaited(slot, flight))
             continue;
         n_seen++;
         double silent_s = (double)(now_ms() - atomic_load(&slot->beat_ms)) * 1e-3;
         bool stopped = silent_s > 3;
-        bool elsewhere = atomic_load(&slot->entered) == atomic_load(&slot->left) ||
-                         strncmp(slot->op, w->mine->op, sizeof slot->op) != 0;
-        if (slot == w->mine || (!stopped && !elsewhere))
+        if (slot == w->mine || (!stopped && has_come(slot, flight)))
             continue;
         s2s_buf_printf(buf, "%srank %d (pid %d, ",
                        n_named++ ? "; " : "; missing: ", atomic_load(&slot->world_rank),
@@ -69,17 +99,21 @@ static void blame(struct s2s_buf *buf, const struct s2s_mesh *mesh, const struct
         describe(buf, slot);
         s2s_buf_puts(buf, ")");
     }
-    if (n_named == 0 && n_seen < comm->size)
+    if (n_named == 0 && n_seen < (flight->peers ? flight->n_peers : flight->comm->size))
         s2s_buf_puts(buf, "; missing: a rank on another node");
 }
 
 static void report_timeout(struct s2s_mesh *mesh, double waited_s)
 {
     struct mesh_watch *w = &mesh->watch;
+    const struct mesh_flight *oldest = w->flights;
     struct s2s_buf text = S2S_BUF_INIT;
-    s2s_buf_printf(&text, "%s over %s (%lld bytes) is not complete after %.0f s", w->op,
-                   w->comm->name, (long long)w->len_bytes, waited_s);
-    blame(&text, mesh, w->comm);
+    s2s_buf_printf(&text, "%s over %s (%lld bytes) is not complete after %.0f s", oldest->op,
+                   oldest->comm->name, (long long)oldest->len_bytes, waited_s);
+    if (w->n_flights > 1)
+        s2s_buf_printf(&text, ", nor %s %zu later", w->n_flights > 2 ? "are" : "is",
+                       w->n_flights - 1);
+    blame(&text, w, oldest);
     mesh_fail_text(mesh, text.data, "", 1);
 }
 
@@ -100,11 +134,34 @@ static void report_death(struct s2s_mesh *mesh, const struct mesh_slot *dead, ui
     mesh_fail_text(mesh, text.data, "", 1);
 }
 
+/* Shows the oldest operation to the others. */
+static void show(struct mesh_watch *w)
+{
+    if (w->n_flights > 0)
+        name_op(w->mine->op, w->flights);
+    atomic_store(&w->mine->n_flights, (int)w->n_flights);
+}
+
+static void land(struct mesh_watch *w, size_t i)
+{
+    free(w->flights[i].peers);
+    memmove(w->flights + i, w->flights + i + 1, (--w->n_flights - i) * sizeof *w->flights);
+    show(w);
+}
+
+static void land_complete(struct mesh_watch *w)
+{
+    for (size_t i = w->n_flights; i-- > 0;)
+        if (w->flights[i].done && w->flights[i].done(w->flights[i].arg))
+            land(w, i);
+}
+
 static void tick(struct s2s_mesh *mesh, uint64_t space)
 {
     struct mesh_watch *w = &mesh->watch;
     atomic_store(&w->mine->beat_ms, now_ms());
-    double waited_s = w->comm ? s2s_now_s() - w->since_s : 0;
+    land_complete(w);
+    double waited_s = w->n_flights > 0 ? s2s_now_s() - w->flights[0].since_s : 0;
     if (waited_s > w->timeout_s)
         report_timeout(mesh, waited_s);
     for (int i = 0; i < w->n_slots; i++)
@@ -178,28 +235,118 @@ void mesh_watch_note(struct s2s_mesh *mesh)
     snprintf(mine->phase, sizeof mine->phase, "%s", mesh->phase);
 }
 
-void mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes)
+/* ---- operations in flight ---- */
+
+void mesh_watch_row(struct s2s_comm *comm)
+{
+    struct mesh_watch *w = &comm->mesh->watch;
+    if (w->n_rows == MESH_ROWS)
+        return;
+    comm->row = w->n_rows++;
+    struct mesh_row *row = &w->mine->rows[comm->row];
+    snprintf(row->name, sizeof row->name, "%s", comm->name);
+}
+
+/* Two threads in one communicator would get each other's parts; and not every MPI stands two. */
+static void check_thread(const struct s2s_comm *comm, const char *op)
+{
+    struct s2s_mesh *mesh = comm->mesh;
+    const struct mesh_watch *w = &mesh->watch;
+    const pthread_t me = pthread_self();
+    const char *may = NULL;
+    if (mesh->threads == MESH_FIRST_THREAD && !pthread_equal(me, mesh->first_thread))
+        may = "only the thread that started it may use it";
+    for (size_t i = 0; i < w->n_flights; i++) {
+        if (!w->flights[i].inside || pthread_equal(me, w->flights[i].thread))
+            continue;
+        if (w->flights[i].comm == comm)
+            S2S_BUG("%s over %s, where another thread is in %s", op, comm->name, w->flights[i].op);
+        if (mesh->threads == MESH_ONE_AT_A_TIME)
+            may = "only one thread at a time may use it";
+    }
+    if (may)
+        mesh_fail_op(comm, op, "this MPI was built without MPI_THREAD_MULTIPLE: %s", may);
+}
+
+/* Under the lock. */
+static struct mesh_flight *take_off(struct s2s_comm *comm, const char *op, int64_t len_bytes)
+{
+    struct mesh_watch *w = &comm->mesh->watch;
+    check_thread(comm, op);
+    s2s_grow(&w->flights, w->n_flights, &w->cap_flights, sizeof *w->flights);
+    w->flights[w->n_flights] = (struct mesh_flight){.ticket = ++w->n_tickets,
+                                                    .comm = comm,
+                                                    .op = op,
+                                                    .len_bytes = len_bytes,
+                                                    .since_s = s2s_now_s(),
+                                                    .thread = pthread_self(),
+                                                    .inside = true};
+    return &w->flights[w->n_flights++];
+}
+
+int64_t mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes)
 {
     struct mesh_watch *w = &comm->mesh->watch;
     if (comm->mesh->size == 1)
+        return 0;
+    pthread_mutex_lock(&w->lock);
+    struct mesh_flight *flight = take_off(comm, op, len_bytes);
+    const int64_t ticket = flight->ticket;
+    flight->number = ++comm->n_entered;
+    if (comm->row >= 0)
+        atomic_store(&w->mine->rows[comm->row].n_entered, flight->number);
+    show(w);
+    pthread_mutex_unlock(&w->lock);
+    return ticket;
+}
+
+int64_t mesh_enter_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n,
+                            int64_t len_bytes)
+{
+    struct mesh_watch *w = &comm->mesh->watch;
+    if (comm->mesh->size == 1)
+        return 0;
+    int *peers = s2s_xcalloc((size_t)n + 1, sizeof *peers), n_peers = 0;
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < n_peers && peers[k] != comm->world_ranks[list[i].peer])
+            k++;
+        peers[k] = comm->world_ranks[list[i].peer];
+        n_peers += k == n_peers;
+    }
+    pthread_mutex_lock(&w->lock);
+    struct mesh_flight *flight = take_off(comm, "exchange", len_bytes);
+    const int64_t ticket = flight->ticket;
+    flight->peers = peers;
+    flight->n_peers = n_peers;
+    show(w);
+    pthread_mutex_unlock(&w->lock);
+    return ticket;
+}
+
+void mesh_leave(struct s2s_mesh *mesh, int64_t ticket)
+{
+    struct mesh_watch *w = &mesh->watch;
+    if (ticket == 0)
         return;
     pthread_mutex_lock(&w->lock);
-    w->comm = comm;
-    w->op = op;
-    w->len_bytes = len_bytes;
-    w->since_s = s2s_now_s();
-    snprintf(w->mine->op, sizeof w->mine->op, "%s over %s", op, comm->name);
-    atomic_fetch_add(&w->mine->entered, 1);
+    for (size_t i = 0; i < w->n_flights; i++)
+        if (w->flights[i].ticket == ticket) {
+            land(w, i);
+            break;
+        }
     pthread_mutex_unlock(&w->lock);
 }
 
-void mesh_leave(struct s2s_comm *comm)
+void mesh_leave_until(struct s2s_mesh *mesh, int64_t ticket, mesh_done *done, void *arg)
 {
-    struct mesh_watch *w = &comm->mesh->watch;
-    if (comm->mesh->size == 1)
-        return;
+    struct mesh_watch *w = &mesh->watch;
     pthread_mutex_lock(&w->lock);
-    w->comm = NULL;
-    atomic_fetch_add(&w->mine->left, 1);
+    for (size_t i = 0; i < w->n_flights; i++)
+        if (w->flights[i].ticket == ticket) {
+            w->flights[i].inside = false;
+            w->flights[i].done = done;
+            w->flights[i].arg = arg;
+        }
     pthread_mutex_unlock(&w->lock);
 }

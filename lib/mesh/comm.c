@@ -27,6 +27,16 @@ struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const in
     return comm;
 }
 
+struct s2s_comm *mesh_comm_world(struct s2s_mesh *mesh)
+{
+    int *all = s2s_xcalloc((size_t)mesh->size, sizeof *all);
+    for (int r = 0; r < mesh->size; r++)
+        all[r] = r;
+    struct s2s_comm *world = mesh_comm_new(mesh, "world", all, mesh->size, mesh->rank);
+    free(all);
+    return world;
+}
+
 struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                 int n)
 {
@@ -76,32 +86,63 @@ int s2s_comm_rank(const struct s2s_comm *comm)
     return comm->rank;
 }
 
-const char *s2s_comm_name(const struct s2s_comm *comm)
-{
-    return comm->name;
-}
-
 int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm)
 {
     return comm->sent_bytes;
 }
 
-static int64_t bytes_of(int64_t n, enum s2s_dtype dtype)
+int64_t mesh_bytes(int64_t n, enum s2s_dtype dtype)
 {
     if (n < 0)
         S2S_BUG("a collective of %lld elements", (long long)n);
     return n * (int64_t)s2s_dtype_size(dtype);
 }
 
+int64_t mesh_sent_all_reduce(const struct s2s_comm *comm, int64_t len_bytes)
+{
+    return 2 * len_bytes * (comm->size - 1) / comm->size;
+}
+
+int64_t mesh_sent_all_gather(const struct s2s_comm *comm, int64_t my_bytes)
+{
+    return my_bytes * (comm->size - 1);
+}
+
+int64_t mesh_sent_parts(const struct s2s_comm *comm, const int64_t *counts, enum s2s_dtype dtype)
+{
+    int64_t others = 0;
+    for (int r = 0; r < comm->size; r++)
+        others += r == comm->rank ? 0 : mesh_bytes(counts[r], dtype);
+    return others;
+}
+
+int64_t mesh_sent_broadcast(const struct s2s_comm *comm, int64_t len_bytes, int root)
+{
+    return comm->rank == root ? len_bytes * (comm->size - 1) : 0;
+}
+
+int64_t mesh_sent_exchange(const struct s2s_comm *comm, const struct s2s_transfer *list, int n)
+{
+    int64_t sent = 0;
+    for (int i = 0; i < n; i++) {
+        if (list[i].peer < 0 || list[i].peer >= comm->size)
+            S2S_BUG("a message for rank %d of %s, which has %d", list[i].peer, comm->name,
+                    comm->size);
+        int64_t len = mesh_bytes(list[i].n, list[i].dtype);
+        sent += list[i].send && list[i].peer != comm->rank ? len : 0;
+    }
+    return sent;
+}
+
 void s2s_comm_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
                          enum s2s_group_op op)
 {
-    const int64_t len = bytes_of(n, dtype);
+    const int64_t len = mesh_bytes(n, dtype);
     if (comm->size == 1 || len == 0)
         return;
     const int64_t ticket = mesh_enter(comm, "all_reduce", len);
     comm->backend->all_reduce(comm, buf, n, dtype, op);
-    comm->sent_bytes += 2 * len * (comm->size - 1) / comm->size;
+    comm->sent_bytes += mesh_sent_all_reduce(comm, len);
     mesh_leave(comm->mesh, ticket);
 }
 
@@ -116,7 +157,7 @@ static void gather_bytes(struct s2s_comm *comm, char *recv, const char *send, co
         return;
     const int64_t ticket = mesh_enter(comm, "all_gather", len[comm->rank]);
     comm->backend->all_gather(comm, recv, recv + at, len);
-    comm->sent_bytes += len[comm->rank] * (comm->size - 1);
+    comm->sent_bytes += mesh_sent_all_gather(comm, len[comm->rank]);
     mesh_leave(comm->mesh, ticket);
 }
 
@@ -125,7 +166,7 @@ void s2s_comm_all_gather(struct s2s_comm *comm, void *recv, const void *send, in
 {
     int64_t *len = s2s_xcalloc((size_t)comm->size, sizeof *len);
     for (int r = 0; r < comm->size; r++)
-        len[r] = bytes_of(n, dtype);
+        len[r] = mesh_bytes(n, dtype);
     gather_bytes(comm, recv, send, len);
     free(len);
 }
@@ -135,7 +176,7 @@ void s2s_comm_all_gatherv(struct s2s_comm *comm, void *recv, const void *send,
 {
     int64_t *len = s2s_xcalloc((size_t)comm->size, sizeof *len);
     for (int r = 0; r < comm->size; r++)
-        len[r] = bytes_of(counts[r], dtype);
+        len[r] = mesh_bytes(counts[r], dtype);
     gather_bytes(comm, recv, send, len);
     free(len);
 }
@@ -144,12 +185,10 @@ void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send
                              const int64_t *counts, enum s2s_dtype dtype)
 {
     if (comm->size == 1) {
-        memmove(recv, send, (size_t)bytes_of(counts[0], dtype));
+        memmove(recv, send, (size_t)mesh_bytes(counts[0], dtype));
         return;
     }
-    int64_t others = 0;
-    for (int r = 0; r < comm->size; r++)
-        others += r == comm->rank ? 0 : bytes_of(counts[r], dtype);
+    const int64_t others = mesh_sent_parts(comm, counts, dtype);
     const int64_t ticket = mesh_enter(comm, "reduce_scatter", others);
     comm->backend->reduce_scatter(comm, recv, send, counts, dtype);
     comm->sent_bytes += others;
@@ -158,12 +197,12 @@ void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send
 
 void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int root)
 {
-    const int64_t len = bytes_of(n, dtype);
+    const int64_t len = mesh_bytes(n, dtype);
     if (comm->size == 1 || len == 0)
         return;
     const int64_t ticket = mesh_enter(comm, "broadcast", len);
     comm->backend->broadcast(comm, buf, len, root);
-    comm->sent_bytes += comm->rank == root ? len * (comm->size - 1) : 0;
+    comm->sent_bytes += mesh_sent_broadcast(comm, len, root);
     mesh_leave(comm->mesh, ticket);
 }
 
@@ -171,14 +210,14 @@ void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_
                          const void *send, const int64_t *send_counts, enum s2s_dtype dtype)
 {
     if (comm->size == 1) {
-        memmove(recv, send, (size_t)bytes_of(send_counts[0], dtype));
+        memmove(recv, send, (size_t)mesh_bytes(send_counts[0], dtype));
         return;
     }
-    int64_t *len = s2s_xcalloc(2 * (size_t)comm->size, sizeof *len), others = 0;
+    const int64_t others = mesh_sent_parts(comm, send_counts, dtype);
+    int64_t *len = s2s_xcalloc(2 * (size_t)comm->size, sizeof *len);
     for (int r = 0; r < comm->size; r++) {
-        len[r] = bytes_of(recv_counts[r], dtype);
-        len[comm->size + r] = bytes_of(send_counts[r], dtype);
-        others += r == comm->rank ? 0 : len[comm->size + r];
+        len[r] = mesh_bytes(recv_counts[r], dtype);
+        len[comm->size + r] = mesh_bytes(send_counts[r], dtype);
     }
     const int64_t ticket = mesh_enter(comm, "all_to_all", others);
     comm->backend->all_to_all(comm, recv, len, send, len + comm->size);
@@ -189,14 +228,7 @@ void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_
 
 void s2s_comm_exchange(struct s2s_comm *comm, const struct s2s_transfer *list, int n)
 {
-    int64_t sent = 0;
-    for (int i = 0; i < n; i++) {
-        if (list[i].peer < 0 || list[i].peer >= comm->size)
-            S2S_BUG("a message for rank %d of %s, which has %d", list[i].peer, comm->name,
-                    comm->size);
-        int64_t len = bytes_of(list[i].n, list[i].dtype);
-        sent += list[i].send && list[i].peer != comm->rank ? len : 0;
-    }
+    const int64_t sent = mesh_sent_exchange(comm, list, n);
     const int64_t ticket = mesh_enter_exchange(comm, list, n, sent);
     comm->backend->exchange(comm, list, n);
     comm->sent_bytes += sent;

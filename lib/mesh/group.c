@@ -72,7 +72,7 @@ static void group_exchange(const struct s2s_group *group, struct s2s_queue *queu
 
 /* ---- started ones: complete at once; tickets are kept so that a wrong one is found ---- */
 
-static int64_t new_ticket(const struct s2s_group *group)
+int64_t mesh_group_ticket(const struct s2s_group *group)
 {
     struct mesh_group *g = (struct mesh_group *)group;
     s2s_grow(&g->open, g->n_open, &g->cap_open, sizeof *g->open);
@@ -83,24 +83,24 @@ static int64_t start_all_reduce(const struct s2s_group *group, struct s2s_queue 
                                 int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
 {
     group_all_reduce(group, queue, buf, n, dtype, op);
-    return new_ticket(group);
+    return mesh_group_ticket(group);
 }
 
 static int64_t start_all_gather(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
                                 const void *send, int64_t n, enum s2s_dtype dtype)
 {
     group_all_gather(group, queue, recv, send, n, dtype);
-    return new_ticket(group);
+    return mesh_group_ticket(group);
 }
 
 static int64_t start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
 {
     group_reduce_scatter(group, queue, recv, send, n, dtype);
-    return new_ticket(group);
+    return mesh_group_ticket(group);
 }
 
-static void group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket)
+void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket)
 {
     struct mesh_group *g = (struct mesh_group *)group;
     (void)queue;
@@ -113,7 +113,7 @@ static void group_wait(const struct s2s_group *group, struct s2s_queue *queue, i
     g->open[i] = g->open[--g->n_open];
 }
 
-static const struct s2s_group_ops ops = {
+const struct s2s_group_ops mesh_group_ops = {
     .memory = "cpu",
     .all_reduce = group_all_reduce,
     .all_gather = group_all_gather,
@@ -125,7 +125,7 @@ static const struct s2s_group_ops ops = {
     .start_all_reduce = start_all_reduce,
     .start_all_gather = start_all_gather,
     .start_reduce_scatter = start_reduce_scatter,
-    .wait = group_wait,
+    .wait = mesh_group_wait,
 };
 
 const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
@@ -135,10 +135,13 @@ const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
         if (strcmp(g->group.axis, axis) == 0 && g->sync == sync)
             return &g->group;
     struct mesh_group *g = s2s_xcalloc(1, sizeof *g);
-    *g = (struct mesh_group){
-        .group = {.axis = axis, .size = comm->size, .rank = comm->rank, .ops = &ops, .impl = comm},
-        .sync = sync,
-        .next = comm->groups};
+    *g = (struct mesh_group){.group = {.axis = axis,
+                                       .size = comm->size,
+                                       .rank = comm->rank,
+                                       .ops = comm->mesh->group_ops,
+                                       .impl = comm},
+                             .sync = sync,
+                             .next = comm->groups};
     comm->groups = g;
     return &g->group;
 }

@@ -42,6 +42,21 @@ static int start_mpi(struct s2s_mesh *mesh, struct s2s_error *err)
     return s2s_error_hint(err, rc, "libs2s-mpi.so lies beside the programs, or in ../lib/s2s");
 }
 
+static struct s2s_mesh *mesh_new(const struct mesh_backend *backend,
+                                 const struct s2s_group_ops *group_ops)
+{
+    struct s2s_mesh *mesh = s2s_xcalloc(1, sizeof *mesh);
+    mesh->backend = backend;
+    mesh->group_ops = group_ops;
+    mesh->size = 1;
+    mesh->first_thread = pthread_self();
+    mesh->step = -1;
+    mesh->phase = "start";
+    mesh->watch.timeout_s = S2S_MESH_TIMEOUT_S;
+    pthread_mutex_init(&mesh->watch.lock, NULL);
+    return mesh;
+}
+
 int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
                   struct s2s_error *err)
 {
@@ -49,26 +64,36 @@ int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
     *out = NULL;
     if (ranks == 0 && (rc = check_srun(err)) < 0)
         return rc;
-    struct s2s_mesh *mesh = s2s_xcalloc(1, sizeof *mesh);
-    mesh->backend = &mesh_backend_self;
-    mesh->size = 1;
-    mesh->first_thread = pthread_self();
-    mesh->step = -1;
-    mesh->phase = "start";
-    pthread_mutex_init(&mesh->watch.lock, NULL);
-    mesh->watch.timeout_s =
-        options && options->timeout_s > 0 ? options->timeout_s : S2S_MESH_TIMEOUT_S;
+    struct s2s_mesh *mesh = mesh_new(&mesh_backend_self, &mesh_group_ops);
+    if (options && options->timeout_s > 0)
+        mesh->watch.timeout_s = options->timeout_s;
     if (ranks > 1 && (rc = start_mpi(mesh, err)) < 0) {
         free(mesh);
         return rc;
     }
+    mesh->alone = mesh->size == 1;
     if (!mesh->world)
         mesh->world = mesh_comm_new(mesh, "world", &mesh->rank, 1, 0);
     mesh->self = mesh_comm_new(mesh, "self", &mesh->rank, 1, 0);
-    if (mesh->size > 1) {
+    if (!mesh->alone) {
         s2s_log_set_rank(mesh->rank);
         mesh_watch_start(mesh);
     }
+    *out = mesh;
+    return 0;
+}
+
+int s2s_mesh_open_count(struct s2s_mesh **out, int n_ranks, int rank, struct s2s_error *err)
+{
+    *out = NULL;
+    if (rank < 0 || rank >= n_ranks)
+        return s2s_error_set(err, S2S_E_ARG, "rank %d is not one of %d", rank, n_ranks);
+    struct s2s_mesh *mesh = mesh_new(&mesh_backend_count, &mesh_group_ops_count);
+    mesh->alone = true;
+    mesh->size = n_ranks;
+    mesh->rank = rank;
+    mesh->world = mesh_comm_world(mesh);
+    mesh->self = mesh_comm_new(mesh, "self", &mesh->rank, 1, 0);
     *out = mesh;
     return 0;
 }
@@ -77,7 +102,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
 {
     if (!mesh)
         return;
-    if (mesh->size > 1) {
+    if (!mesh->alone) {
         s2s_mesh_note(mesh, -1, "end");
         s2s_comm_barrier(mesh->world);
         mesh_watch_stop(mesh);
@@ -114,6 +139,15 @@ struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh)
     return mesh->world;
 }
 
+bool s2s_mesh_sent_bytes(struct s2s_mesh_sent *sent, const struct s2s_mesh *mesh, size_t i)
+{
+    if (i > mesh->n_comms || mesh->size == 1)
+        return false;
+    const struct s2s_comm *comm = i == 0 ? mesh->world : mesh->comms[i - 1];
+    *sent = (struct s2s_mesh_sent){comm->name, comm->size, comm->sent_bytes};
+    return true;
+}
+
 void s2s_mesh_set_timeout(struct s2s_mesh *mesh, double timeout_s)
 {
     pthread_mutex_lock(&mesh->watch.lock);
@@ -125,13 +159,13 @@ void s2s_mesh_note(struct s2s_mesh *mesh, int64_t step, const char *phase)
 {
     mesh->step = step;
     mesh->phase = phase;
-    if (mesh->size > 1)
+    if (!mesh->alone)
         mesh_watch_note(mesh);
 }
 
 int s2s_mesh_all_ok(struct s2s_mesh *mesh, int rc, struct s2s_error *err)
 {
-    if (mesh->size == 1)
+    if (mesh->alone)
         return rc < 0 ? rc : 0;
     int32_t *all = s2s_xcalloc((size_t)mesh->size, sizeof *all);
     int32_t mine = rc < 0 ? rc : 0;

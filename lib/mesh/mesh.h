@@ -28,6 +28,7 @@
 #ifndef S2S_MESH_H
 #define S2S_MESH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -53,12 +54,33 @@ struct s2s_mesh_options {
  */
 int s2s_mesh_open(struct s2s_mesh **mesh, const struct s2s_mesh_options *options,
                   struct s2s_error *err);
+/*
+ * One rank of a launch of n_ranks that is not started: grids, groups and coordinates are those of
+ * the real one, and collectives send nothing, but count what they would have sent. Sums are this
+ * rank's part alone, gathered parts are all copies of its own (cut, or with zeros, where theirs
+ * have another length), what is received is zeros, s2s_mesh_all_ok says this rank's answer. Groups
+ * of lib/tensor touch no memory at all, as tensors of a table that counts have none. ARG: rank is
+ * not one of n_ranks. Gives: s2s_mesh_close.
+ */
+int s2s_mesh_open_count(struct s2s_mesh **mesh, int n_ranks, int rank, struct s2s_error *err);
 /* Collective: no process ends before all ranks have called it. NULL is a no-op. */
 void s2s_mesh_close(struct s2s_mesh *mesh);
 
 int s2s_mesh_size(const struct s2s_mesh *mesh);
 int s2s_mesh_rank(const struct s2s_mesh *mesh);
 struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh); /* all ranks; lent */
+
+/* What this rank handed to others over one communicator, whatever groups share it. */
+struct s2s_mesh_sent {
+    const char *name; /* "main/dp"; lent until the mesh is closed */
+    int n_ranks;
+    int64_t sent_bytes; /* as s2s_comm_sent_bytes */
+};
+
+/* Of the i-th communicator, the world first, then in the order in which they were made. false past
+ * the last. Those of one rank are left out. */
+bool s2s_mesh_sent_bytes(struct s2s_mesh_sent *sent, const struct s2s_mesh *mesh, size_t i);
+
 void s2s_mesh_set_timeout(struct s2s_mesh *mesh, double timeout_s);
 
 /* Where this rank is, for messages: "step 12: reduce gradients". step -1: none. phase is kept. */
@@ -136,14 +158,14 @@ int s2s_mesh_add_group(struct s2s_comm **comm, struct s2s_mesh *mesh, const char
 
 int s2s_comm_size(const struct s2s_comm *comm);
 int s2s_comm_rank(const struct s2s_comm *comm);
-const char *s2s_comm_name(const struct s2s_comm *comm); /* "main/dp" */
 /* Bytes this rank handed to others, as the collectives' formulas count them. */
 int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm);
 
 /*
- * As lib/tensor wants it, on the memory of the CPU table, which is host memory: an operation first
- * waits for the queue by `sync` (the table's own; NULL: the queue is never behind), and is complete
- * when it returns, started ones too. axis is kept. Lent until the mesh is closed.
+ * As lib/tensor wants it, on the memory of the CPU table, which is host memory (of a mesh that
+ * counts: of the table that counts, which has none): an operation first waits for the queue by
+ * `sync` (the table's own; NULL: the queue is never behind), and is complete when it returns,
+ * started ones too. axis is kept. Lent until the mesh is closed.
  */
 const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
                                        void (*sync)(struct s2s_queue *queue));

@@ -38,6 +38,14 @@ struct mesh_backend {
 
 extern const struct mesh_backend mesh_backend_self;
 
+/* Messages of a rank to itself: sent ones wait in comm->impl until they are received. */
+void mesh_self_put(struct s2s_comm *comm, const struct s2s_transfer *transfer);
+void mesh_self_take(struct s2s_comm *comm, const struct s2s_transfer *transfer);
+void mesh_self_free(struct s2s_comm *comm);
+
+extern const struct mesh_backend mesh_backend_count;
+extern const struct s2s_group_ops mesh_group_ops_count;
+
 struct s2s_comm {
     struct s2s_mesh *mesh;
     const struct mesh_backend *backend;
@@ -122,6 +130,8 @@ enum mesh_threads { MESH_ANY_THREAD, MESH_ONE_AT_A_TIME, MESH_FIRST_THREAD };
 
 struct s2s_mesh {
     const struct mesh_backend *backend;
+    const struct s2s_group_ops *group_ops; /* what lib/tensor calls */
+    bool alone; /* there is no other process: one rank, or counted ones */
     enum mesh_threads threads;
     pthread_t first_thread; /* that opened it */
     int size, rank;
@@ -143,12 +153,26 @@ mesh_start mesh_mpi_start;
 /* Collective over the ranks, of which this one is number `rank`. Gives: mesh_comm_free. */
 struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                int n, int rank);
+struct s2s_comm *mesh_comm_world(struct s2s_mesh *mesh); /* over all ranks; likewise */
 /* The mesh's communicator over these ranks in this order, of which this one is one; made at the
  * first call, which is collective over them. Lent. */
 struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                 int n);
 void mesh_comm_free(struct s2s_comm *comm);
 void mesh_groups_free(struct mesh_group *groups);
+extern const struct s2s_group_ops mesh_group_ops;
+/* Tickets of operations that are complete when they were started; `wait` of a group_ops. */
+int64_t mesh_group_ticket(const struct s2s_group *group);
+void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
+
+/* Bytes that this rank hands to others: one formula each, for what is sent and what is counted. */
+int64_t mesh_bytes(int64_t n, enum s2s_dtype dtype);
+int64_t mesh_sent_all_reduce(const struct s2s_comm *comm, int64_t len_bytes);
+int64_t mesh_sent_all_gather(const struct s2s_comm *comm, int64_t my_bytes);
+int64_t mesh_sent_parts(const struct s2s_comm *comm, const int64_t *counts, enum s2s_dtype dtype);
+int64_t mesh_sent_broadcast(const struct s2s_comm *comm, int64_t len_bytes, int root);
+int64_t mesh_sent_exchange(const struct s2s_comm *comm, const struct s2s_transfer *list, int n);
+
 void mesh_meet(struct s2s_mesh *mesh, const char *what); /* waits until all ranks have come */
 void *mesh_scratch(struct s2s_comm *comm, size_t bytes);
 

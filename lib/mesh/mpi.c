@@ -401,10 +401,6 @@ int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err)
     struct mpi_node *node = s2s_xcalloc(1, sizeof *node);
     mesh->impl = node;
     share_slots(mesh, node);
-    int *all = s2s_xcalloc((size_t)mesh->size, sizeof *all);
-    for (int r = 0; r < mesh->size; r++)
-        all[r] = r;
-    mesh->world = mesh_comm_new(mesh, "world", all, mesh->size, mesh->rank);
-    free(all);
+    mesh->world = mesh_comm_world(mesh);
     return 0;
 }

@@ -19,7 +19,7 @@ static void self_split(struct s2s_comm *comm, const int *world_ranks, int n)
 }
 
 /* A message to oneself waits in a list until it is received. */
-static void put(struct s2s_comm *comm, const struct s2s_transfer *t)
+void mesh_self_put(struct s2s_comm *comm, const struct s2s_transfer *t)
 {
     const size_t len = (size_t)t->n * s2s_dtype_size(t->dtype);
     struct letter *letter = s2s_xmalloc(sizeof *letter + len);
@@ -33,7 +33,7 @@ static void put(struct s2s_comm *comm, const struct s2s_transfer *t)
     *last = letter;
 }
 
-static void take(struct s2s_comm *comm, const struct s2s_transfer *t)
+void mesh_self_take(struct s2s_comm *comm, const struct s2s_transfer *t)
 {
     const size_t len = (size_t)t->n * s2s_dtype_size(t->dtype);
     struct letter *letter = comm->impl;
@@ -50,13 +50,13 @@ static void self_exchange(struct s2s_comm *comm, const struct s2s_transfer *list
 {
     for (int i = 0; i < n; i++)
         if (list[i].send)
-            put(comm, &list[i]);
+            mesh_self_put(comm, &list[i]);
     for (int i = 0; i < n; i++)
         if (!list[i].send)
-            take(comm, &list[i]);
+            mesh_self_take(comm, &list[i]);
 }
 
-static void self_free(struct s2s_comm *comm)
+void mesh_self_free(struct s2s_comm *comm)
 {
     while (comm->impl) {
         struct letter *letter = comm->impl;
@@ -74,6 +74,6 @@ const struct mesh_backend mesh_backend_self = {
     .name = "self",
     .exchange = self_exchange,
     .split = self_split,
-    .free = self_free,
+    .free = mesh_self_free,
     .abort = self_abort,
 };

@@ -240,7 +240,7 @@ void mesh_watch_note(struct s2s_mesh *mesh)
 void mesh_watch_row(struct s2s_comm *comm)
 {
     struct mesh_watch *w = &comm->mesh->watch;
-    if (w->n_rows == MESH_ROWS)
+    if (comm->mesh->alone || w->n_rows == MESH_ROWS)
         return;
     comm->row = w->n_rows++;
     struct mesh_row *row = &w->mine->rows[comm->row];
@@ -287,7 +287,7 @@ static struct mesh_flight *take_off(struct s2s_comm *comm, const char *op, int64
 int64_t mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes)
 {
     struct mesh_watch *w = &comm->mesh->watch;
-    if (comm->mesh->size == 1)
+    if (comm->mesh->alone)
         return 0;
     pthread_mutex_lock(&w->lock);
     struct mesh_flight *flight = take_off(comm, op, len_bytes);
@@ -304,7 +304,7 @@ int64_t mesh_enter_exchange(struct s2s_comm *comm, const struct s2s_transfer *li
                             int64_t len_bytes)
 {
     struct mesh_watch *w = &comm->mesh->watch;
-    if (comm->mesh->size == 1)
+    if (comm->mesh->alone)
         return 0;
     int *peers = s2s_xcalloc((size_t)n + 1, sizeof *peers), n_peers = 0;
     for (int i = 0; i < n; i++) {

@@ -180,6 +180,9 @@ int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
     grid->spec = *spec;
     grid->spec.name = s2s_xstrdup(spec->name);
     grid->spec.order = s2s_xstrdup(spec->order);
+    grid->spec.experts_of = spec->experts_of ? s2s_xstrdup(spec->experts_of) : NULL;
+    grid->n_ranks = (int)n_ranks;
+    grid->pp_stride = (int)stride[S2S_AXIS_PP];
     int64_t at = mesh->rank - spec->first_rank;
     const bool member = at >= 0 && at < n_ranks;
     for (int axis = 0; axis < S2S_AXES; axis++) {
@@ -192,19 +195,6 @@ int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
     mesh->grids[mesh->n_grids++] = grid;
     *out = grid;
     return 0;
-}
-
-const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid)
-{
-    return &grid->spec;
-}
-
-int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank)
-{
-    int n = 1;
-    for (int axis = 0; axis < S2S_AXES; axis++)
-        n *= grid->spec.size[axis];
-    return world_rank >= grid->spec.first_rank && world_rank < grid->spec.first_rank + n;
 }
 
 int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_axis axis)
@@ -256,4 +246,80 @@ int s2s_mesh_add_group(struct s2s_comm **comm, struct s2s_mesh *mesh, const char
         if (ranks[i] == mesh->rank)
             *comm = mesh_comm_over(mesh, name, ranks, n);
     return 0;
+}
+
+/* ---- all grids together ---- */
+
+static int check_cover(const struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    for (int rank = 0, next; rank < mesh->size; rank = next) {
+        bool in_grid = false;
+        next = mesh->size; /* the first rank after `rank` where a grid begins */
+        for (size_t i = 0; i < mesh->n_grids; i++) {
+            const int first = mesh->grids[i]->spec.first_rank, n = mesh->grids[i]->n_ranks;
+            in_grid |= rank >= first && rank < first + n;
+            next = first > rank && first < next ? first : next;
+        }
+        if (in_grid) {
+            next = rank + 1;
+            continue;
+        }
+        if (next == rank + 1)
+            return s2s_error_set(err, S2S_E_RANGE, "rank %d of %d is in no grid", rank, mesh->size);
+        return s2s_error_set(err, S2S_E_RANGE, "ranks %d to %d of %d are in no grid", rank,
+                             next - 1, mesh->size);
+    }
+    return 0;
+}
+
+/* Grids are beside each other, or over the same ranks. */
+static int check_overlap(const struct s2s_grid *a, const struct s2s_grid *b, struct s2s_error *err)
+{
+    const int a_first = a->spec.first_rank, a_last = a_first + a->n_ranks - 1;
+    const int b_first = b->spec.first_rank, b_last = b_first + b->n_ranks - 1;
+    if (a_last < b_first || b_last < a_first || (a_first == b_first && a_last == b_last))
+        return 0;
+    return s2s_error_set(err, S2S_E_ARG, "grids %s (ranks %d to %d) and %s (%d to %d) overlap",
+                         a->spec.name, a_first, a_last, b->spec.name, b_first, b_last);
+}
+
+static int check_experts(const struct s2s_mesh *mesh, const struct s2s_grid *experts,
+                         struct s2s_error *err)
+{
+    const char *name = experts->spec.name;
+    const struct s2s_grid *dense = NULL;
+    for (size_t i = 0; i < mesh->n_grids; i++)
+        if (strcmp(mesh->grids[i]->spec.name, experts->spec.experts_of) == 0)
+            dense = mesh->grids[i];
+    if (!dense)
+        return s2s_error_set(err, S2S_E_ARG, "grid %s has the experts of %s, which is no grid",
+                             name, experts->spec.experts_of);
+    const int first = dense->spec.first_rank;
+    if (experts->spec.first_rank != first || experts->n_ranks != dense->n_ranks)
+        return s2s_error_set(err, S2S_E_ARG, "grid %s: expected the ranks of %s, %d to %d", name,
+                             dense->spec.name, first, first + dense->n_ranks - 1);
+    if (experts->spec.size[S2S_AXIS_CP] > 1)
+        return s2s_error_set(err, S2S_E_ARG, "grid %s: cp is %d, expected 1 in a grid of experts",
+                             name, experts->spec.size[S2S_AXIS_CP]);
+    const int pp = experts->spec.size[S2S_AXIS_PP], dense_pp = dense->spec.size[S2S_AXIS_PP];
+    if (pp != dense_pp)
+        return s2s_error_set(err, S2S_E_ARG, "grid %s: pp is %d, expected %d as in %s", name, pp,
+                             dense_pp, dense->spec.name);
+    if (pp > 1 && experts->pp_stride != dense->pp_stride)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "grid %s: order %s puts ranks in other stages than order %s of %s",
+                             name, experts->spec.order, dense->spec.order, dense->spec.name);
+    return 0;
+}
+
+int s2s_mesh_check(const struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    int rc = check_cover(mesh, err);
+    for (size_t i = 0; i < mesh->n_grids && rc == 0; i++) {
+        if (mesh->grids[i]->spec.experts_of)
+            rc = check_experts(mesh, mesh->grids[i], err);
+        for (size_t k = 0; k < i && rc == 0; k++)
+            rc = check_overlap(mesh->grids[k], mesh->grids[i], err);
+    }
+    return rc;
 }

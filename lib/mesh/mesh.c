@@ -114,6 +114,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     for (size_t i = 0; i < mesh->n_grids; i++) {
         free((char *)mesh->grids[i]->spec.name);
         free((char *)mesh->grids[i]->spec.order);
+        free((char *)mesh->grids[i]->spec.experts_of);
         free(mesh->grids[i]);
     }
     if (mesh->backend->finalize)

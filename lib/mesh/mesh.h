@@ -104,11 +104,12 @@ struct s2s_grid_spec {
     int first_rank;
     int size[S2S_AXES];
     const char *order;
+    const char *experts_of; /* a grid of experts: the grid whose ranks it lays out; NULL: none */
 };
 
 #define S2S_GRID_SPEC_INIT \
     { \
-        "main", 0, {1, 1, 1, 1, 1}, "tp-cp-ep-dp-pp" \
+        "main", 0, {1, 1, 1, 1, 1}, "tp-cp-ep-dp-pp", NULL \
     }
 
 const char *s2s_mesh_axis_name(enum s2s_axis axis); /* "tp" */
@@ -135,8 +136,14 @@ int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2
  */
 int s2s_mesh_add_grid(struct s2s_grid **grid, struct s2s_mesh *mesh,
                       const struct s2s_grid_spec *spec, struct s2s_error *err);
-const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid);
-int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank);
+/*
+ * All grids together, after the last was added; the same answer on every rank. RANGE when a rank is
+ * in no grid. ARG when two grids have ranks in common, but not all; or when a grid of experts is
+ * not over the ranks of its grid, has a cp, or puts ranks in other pipeline stages. The text names
+ * ranks, grids and sizes.
+ */
+int s2s_mesh_check(const struct s2s_mesh *mesh, struct s2s_error *err);
+
 /* Position of this rank along an axis; -1 when it is not in the grid. */
 int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_axis axis);
 /* The communicator of this rank's group along the axes in mask, such as

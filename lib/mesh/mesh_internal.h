@@ -63,7 +63,9 @@ struct s2s_comm {
 
 struct s2s_grid {
     struct s2s_mesh *mesh;
-    struct s2s_grid_spec spec;
+    struct s2s_grid_spec spec; /* texts are its own */
+    int n_ranks;
+    int pp_stride; /* ranks between neighbours along pp */
     int coord[S2S_AXES];
     unsigned long_axes;                    /* mask of those longer than 1 */
     struct s2s_comm *comms[1 << S2S_AXES]; /* by mask of axes longer than 1; lent */

@@ -178,6 +178,21 @@ int64_t mesh_sent_exchange(const struct s2s_comm *comm, const struct s2s_transfe
 void mesh_meet(struct s2s_mesh *mesh, const char *what); /* waits until all ranks have come */
 void *mesh_scratch(struct s2s_comm *comm, size_t bytes);
 
+enum { MESH_PIECE = 2 << 20, MESH_CHUNK = 64 << 10, MESH_PIECE_MOST = 1 << 30 };
+
+/*
+ * Bytes of a reduction that go at a time, all ranks' chunks together: what stays in the cache, but
+ * with many ranks 64 KiB of each, for a shorter message takes as long. Sums do not depend on it.
+ * MPI counts in int.
+ */
+static inline int64_t mesh_piece_bytes(int n_ranks)
+{
+    const int64_t piece = (int64_t)n_ranks * MESH_CHUNK;
+    if (piece < MESH_PIECE)
+        return MESH_PIECE;
+    return piece < MESH_PIECE_MOST ? piece : MESH_PIECE_MOST;
+}
+
 /* dst[i] = parts[0][i] op parts[1][i] op ..; parts stand `stride` elements apart; dst may be one of
  * them. */
 void mesh_combine(void *dst, const void *parts, int n_parts, int64_t stride, int64_t n,

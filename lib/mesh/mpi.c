@@ -12,7 +12,6 @@
 #include "lib/mesh/mesh_internal.h"
 
 enum {
-    PIECE = 2 << 20,       /* of a reduction, all ranks' chunks together */
     SMALL = 32 << 10,      /* below this everybody gets everything and adds it up */
     MESSAGE = 1 << 30,     /* MPI counts are int */
     EXCHANGE_TAG = 1,      /* other messages between two ranks have tag 0 */
@@ -91,8 +90,9 @@ static void reduce_piece(struct s2s_comm *comm, char *buf, int64_t n, enum s2s_d
 static void mpi_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
                            enum s2s_group_op op)
 {
-    const int64_t item = (int64_t)s2s_dtype_size(dtype), step = PIECE / item;
-    if (n * item <= SMALL && n * item * comm->size <= PIECE) {
+    const int64_t item = (int64_t)s2s_dtype_size(dtype);
+    const int64_t step = mesh_piece_bytes(comm->size) / item;
+    if (n * item <= SMALL && n * item * comm->size <= MESH_PIECE) {
         reduce_small(comm, buf, n, dtype, op);
         return;
     }
@@ -193,7 +193,7 @@ static void mpi_reduce_scatter(struct s2s_comm *comm, char *recv, const char *se
                                const int64_t *counts, enum s2s_dtype dtype)
 {
     const int64_t item = (int64_t)s2s_dtype_size(dtype);
-    int64_t step = PIECE / comm->size / item, longest = 0;
+    int64_t step = mesh_piece_bytes(comm->size) / comm->size / item, longest = 0;
     step = step > 0 ? step : 1;
     int64_t *table = s2s_xcalloc(5 * (size_t)comm->size, sizeof *table);
     int64_t *at = table, *send_at = at + comm->size, *send_len = send_at + comm->size,
@@ -225,10 +225,10 @@ static void mpi_reduce_scatter(struct s2s_comm *comm, char *recv, const char *se
 
 static void mpi_broadcast(struct s2s_comm *comm, char *buf, int64_t len, int root)
 {
-    for (int64_t at = 0; at < len; at += PIECE)
+    for (int64_t at = 0; at < len; at += MESH_PIECE)
         check(comm, "broadcast",
-              MPI_Bcast(buf + at, (int)(len - at < PIECE ? len - at : PIECE), MPI_BYTE, root,
-                        handle(comm)));
+              MPI_Bcast(buf + at, (int)(len - at < MESH_PIECE ? len - at : MESH_PIECE), MPI_BYTE,
+                        root, handle(comm)));
 }
 
 /* One part of a message; MPI keeps those between two ranks, of one tag, in order. */

@@ -1,5 +1,6 @@
 /* Groups against Megatron's, one process, and (started again under mpirun) four ranks. */
 #include "launch.h"
+#include "lib/mesh/mesh_internal.h"
 
 /* ---- groups ---- */
 
@@ -76,6 +77,17 @@ static void one_process_is_a_mesh_of_one(void **state)
     s2s_mesh_close(mesh);
 }
 
+/* A rank's chunk of a piece is a message. */
+static void pieces_grow_with_the_ranks(void **state)
+{
+    (void)state;
+    assert_int_equal(mesh_piece_bytes(2), 2 << 20);
+    assert_int_equal(mesh_piece_bytes(32), 2 << 20);
+    assert_int_equal(mesh_piece_bytes(33), 33 * 65536);
+    assert_int_equal(mesh_piece_bytes(1024) / 1024, 65536);
+    assert_int_equal(mesh_piece_bytes(100000), 1 << 30);
+}
+
 /* ---- four ranks: this program again, under mpirun ---- */
 
 static void reduce_sizes(struct s2s_comm *comm)
@@ -100,6 +112,33 @@ static void reduce_sizes(struct s2s_comm *comm)
     int64_t most = rank * 10;
     s2s_comm_all_reduce(comm, &most, 1, S2S_I64, S2S_GROUP_MAX);
     expect(most == (size - 1) * 10, "max");
+}
+
+/* 1 + 1e16 - 1e16 + 1 is 1 in the order of the ranks, and 2 or 0 in others; in pieces or not. */
+static void reduce_in_order(struct s2s_comm *comm)
+{
+    const int64_t sizes[] = {1, 5000, 600000}, n_most = 600000;
+    const double parts[] = {1, 1e16, -1e16, 1};
+    int64_t counts[4] = {0, n_most - 10, 10, 0};
+    double *x = s2s_xmalloc((size_t)n_most * sizeof *x),
+           *y = s2s_xmalloc((size_t)n_most * sizeof *y);
+    int same = 1;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int64_t i = 0; i < n_most; i++)
+            x[i] = parts[s2s_comm_rank(comm)];
+        s2s_comm_all_reduce(comm, x, sizes[s], S2S_F64, S2S_GROUP_SUM);
+        for (int64_t i = 0; i < n_most; i++)
+            same &= x[i] == (i < sizes[s] ? 1 : parts[s2s_comm_rank(comm)]);
+    }
+    expect(same, "all_reduce in the order of the ranks");
+    for (int64_t i = 0; i < n_most; i++)
+        x[i] = parts[s2s_comm_rank(comm)];
+    s2s_comm_reduce_scatter(comm, y, x, counts, S2S_F64);
+    for (int64_t i = 0; i < counts[s2s_comm_rank(comm)]; i++)
+        same &= y[i] == 1;
+    expect(same, "reduce_scatter in the order of the ranks");
+    free(x);
+    free(y);
 }
 
 /* Rank r has counts[r] numbers, from small to several messages' worth. */
@@ -256,6 +295,7 @@ static int child(const char *what)
         return 0;
     }
     reduce_sizes(world);
+    reduce_in_order(world);
     struct s2s_grid *grid = two_by_two(mesh), *again;
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
     expect(s2s_mesh_add_grid(&again, mesh, &spec, &err) == S2S_E_ARG, "two grids of a name");
@@ -312,6 +352,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(groups_follow_megatron),
         cmocka_unit_test(order_and_sizes_are_checked),
         cmocka_unit_test(one_process_is_a_mesh_of_one),
+        cmocka_unit_test(pieces_grow_with_the_ranks),
         cmocka_unit_test(collectives_of_four_ranks),
         cmocka_unit_test(groups_asked_for_in_another_order_do_not_deadlock),
         cmocka_unit_test(a_rank_that_adds_no_grid_is_named),

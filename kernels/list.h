@@ -48,7 +48,9 @@
     X(conv2d_backward, conv2d_backward, WORKSPACE, ) \
     X(dwconv, dwconv, WORKSPACE, MAT(x) MAT(y)) \
     X(dwconv_backward, dwconv_backward, WORKSPACE, MAT(forward.x) MAT(dy) MAT(dx)) \
-    X(cross_entropy, cross_entropy, PLAIN, MAT(logits)) \
+    X(xent_stats, xent_stats, PLAIN, MAT(logits)) \
+    X(xent_finish, xent_finish, PLAIN, ) \
+    X(xent_gradient, xent_gradient, PLAIN, MAT(logits) MAT(dlogits)) \
     X(sqdist, sqdist, PLAIN, MAT(x) MAT(target) MAT(dx)) \
     X(adamw, adamw, PLAIN, )
 /* clang-format on */

@@ -53,10 +53,17 @@ static struct s2s_mat rows_from(const struct s2s_tensor *t, int64_t row)
     return mat;
 }
 
+/* Device memory of some rows: their labels in, their losses and hits (NULL: not wanted) out. */
+struct xent_part {
+    const int32_t *labels;
+    float *loss, *hits;
+    struct s2s_xent *stats; /* scratch */
+};
+
 /* Logits, loss and (where wanted) gradients of rows [begin, begin + n) of x. */
 static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                        int64_t begin, int64_t n, struct s2s_mat logits,
-                       struct s2s_k_cross_entropy *args, struct s2s_tensor *dx,
+                       const struct xent_part *part, double seed, struct s2s_tensor *dx,
                        struct s2s_tensor *dw, bool accumulate_dw)
 {
     const struct s2s_kernels *k = tensor_k(tape);
@@ -69,8 +76,31 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
                                                      .k = width,
                                                      .trans_b = true,
                                                      .alpha = 1});
-    args->rows = n;
-    k->cross_entropy(tensor_queue(tape), args);
+    k->xent_stats(tensor_queue(tape), &(struct s2s_k_xent_stats){.logits = logits,
+                                                                 .labels = part->labels,
+                                                                 .stats = part->stats,
+                                                                 .rows = n,
+                                                                 .cols = vocab,
+                                                                 .want_best = part->hits,
+                                                                 .keep = dx || dw});
+    k->xent_finish(tensor_queue(tape), &(struct s2s_k_xent_finish){.parts = part->stats,
+                                                                   .labels = part->labels,
+                                                                   .total = part->stats,
+                                                                   .loss = part->loss,
+                                                                   .hits = part->hits,
+                                                                   .rows = n,
+                                                                   .n_parts = 1});
+    if (dx || dw)
+        k->xent_gradient(tensor_queue(tape),
+                         &(struct s2s_k_xent_gradient){.logits = logits,
+                                                       .dlogits = logits,
+                                                       .labels = part->labels,
+                                                       .part = part->stats,
+                                                       .total = part->stats,
+                                                       .rows = n,
+                                                       .cols = vocab,
+                                                       .width = vocab,
+                                                       .grad_scale = (float)seed});
     if (dx)
         k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
                                                          .b = s2s_tensor_mat(w),
@@ -109,16 +139,12 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
                              S2S_F32};
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
     float *hit = hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
+    struct s2s_xent *stats = s2s_tape_scratch(tape, (size_t)rows * sizeof *stats);
     for (int64_t begin = 0; begin < n; begin += rows) {
-        struct s2s_k_cross_entropy args = {.logits = logits,
-                                           .labels = (const int32_t *)labels->data + begin,
-                                           .loss = losses + begin,
-                                           .hits = hit ? hit + begin : NULL,
-                                           .cols = vocab,
-                                           .grad_scale = (float)seed,
-                                           .gradient = dx || dw};
-        xent_slice(tape, x, w, begin, n - begin < rows ? n - begin : rows, logits, &args, dx, dw,
-                   accumulate_dw || begin > 0);
+        struct xent_part part = {(const int32_t *)labels->data + begin, losses + begin,
+                                 hit ? hit + begin : NULL, stats};
+        xent_slice(tape, x, w, begin, n - begin < rows ? n - begin : rows, logits, &part, seed, dx,
+                   dw, accumulate_dw || begin > 0);
     }
     tensor_sum(tape, loss, losses, n, false);
     if (hits)

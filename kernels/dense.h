@@ -14,9 +14,26 @@ struct s2s_k_gemm {
     float alpha;
 };
 
-/* y = alpha x + beta y (beta 0: y need not be initialised). y may be x. */
+/*
+ * dst = src, in the element type of dst: F32, BF16, F64 or I32 to any of them. F64 and I32 become
+ * each other directly, all else goes through F32; to nearest even, to I32 towards zero (of values
+ * that it has).
+ */
+struct s2s_k_copy {
+    struct s2s_mat src, dst;
+    int64_t rows, cols;
+};
+
+/* dst = value, of the types of copy */
+struct s2s_k_fill {
+    struct s2s_mat dst;
+    int64_t rows, cols;
+    double value;
+};
+
+/* y = alpha x + beta z (z.data NULL: y = alpha x). y may be x or z. */
 struct s2s_k_axpby {
-    struct s2s_mat x, y;
+    struct s2s_mat x, z, y;
     int64_t rows, cols;
     float alpha, beta;
 };

@@ -13,7 +13,9 @@
 /* clang-format off */
 #define S2S_KERNELS(X) \
     X(gemm, gemm, PLAIN, MAT(a) MAT(b) MAT(c)) \
-    X(axpby, axpby, PLAIN, MAT(x) MAT(y)) \
+    X(copy, copy, PLAIN, MAT(src) MAT(dst)) \
+    X(fill, fill, PLAIN, MAT(dst)) \
+    X(axpby, axpby, PLAIN, MAT(x) MAT(z) MAT(y)) \
     X(colsum, colsum, WORKSPACE, MAT(x)) \
     X(reduce, reduce, WORKSPACE, ) \
     X(transpose, transpose, PLAIN, ) \

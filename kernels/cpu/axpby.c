@@ -1,4 +1,4 @@
-/* y = alpha x + beta y, rows apart. Bound by memory: one pass. */
+/* y = alpha x + beta z, rows apart. Bound by memory: one pass. */
 #include "kernels/cpu/cpu.h"
 
 void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args)
@@ -10,13 +10,14 @@ void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args)
     for (int64_t r = 0; r < args->rows; r++) {
         const float *x = cpu_row(&args->x, r);
         float *y = cpu_row(&args->y, r);
-        if (beta == 0)
+        const float *z = args->z.data ? cpu_row(&args->z, r) : NULL;
+        if (!z)
 #pragma omp simd
             for (int64_t i = 0; i < cols; i++)
                 y[i] = alpha * x[i];
         else
 #pragma omp simd
             for (int64_t i = 0; i < cols; i++)
-                y[i] = alpha * x[i] + beta * y[i];
+                y[i] = alpha * x[i] + beta * z[i];
     }
 }

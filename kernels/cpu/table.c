@@ -37,7 +37,7 @@ static void cpu_free(struct s2s_queue *queue, void *ptr)
     free(ptr);
 }
 
-static void cpu_copy(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
+static void cpu_copy_bytes(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
 {
     if (bytes > 0)
         memcpy(dst, src, bytes);
@@ -68,9 +68,17 @@ static void cpu_event_pass(struct s2s_queue *queue, struct s2s_event *event)
 
 /* ---- element types ---- */
 
+/* All entries have F32. */
+static bool has_type(const char *entry, enum s2s_dtype dtype)
+{
+    if (dtype == S2S_BF16 || dtype == S2S_F64 || dtype == S2S_I32)
+        return strcmp(entry, "copy") == 0 || strcmp(entry, "fill") == 0;
+    return dtype == S2S_F32;
+}
+
 static void check_mat(const char *entry, const char *field, const struct s2s_mat *mat)
 {
-    if (mat->data && mat->dtype != S2S_F32)
+    if (mat->data && mat->dtype != S2S_F32 && !has_type(entry, mat->dtype))
         S2S_BUG("%s: %s is %s, which the CPU has not", entry, field, s2s_dtype_name(mat->dtype));
 }
 
@@ -93,10 +101,10 @@ const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
                                             .free = cpu_free,
                                             .alloc_host = cpu_alloc,
                                             .free_host = cpu_free,
-                                            .copy_in = cpu_copy,
-                                            .copy_out = cpu_copy,
-                                            .copy_in_async = cpu_copy,
-                                            .copy_out_async = cpu_copy,
+                                            .copy_in = cpu_copy_bytes,
+                                            .copy_out = cpu_copy_bytes,
+                                            .copy_in_async = cpu_copy_bytes,
+                                            .copy_out_async = cpu_copy_bytes,
                                             .zero = cpu_zero,
                                             .sync = cpu_sync,
                                             .event_new = cpu_event_new,

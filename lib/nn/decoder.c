@@ -60,10 +60,9 @@ static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cach
                                .data = rows,
                                .device = tape->device};
     struct s2s_mat dst = {rows + cache->len * width, width, S2S_F32};
-    tape->device->kernels->axpby(
+    tape->device->kernels->copy(
         &tape->device->queue,
-        &(struct s2s_k_axpby){
-            .x = s2s_tensor_mat(x), .y = dst, .rows = n, .cols = width, .alpha = 1});
+        &(struct s2s_k_copy){.src = s2s_tensor_mat(x), .dst = dst, .rows = n, .cols = width});
     return all;
 }
 

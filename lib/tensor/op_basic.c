@@ -18,35 +18,34 @@ void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_
 void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
                   const struct s2s_tensor *y)
 {
-    tensor_k(tape)->axpby(tensor_queue(tape), &(struct s2s_k_axpby){.x = s2s_tensor_mat(x),
-                                                                    .y = s2s_tensor_mat(y),
-                                                                    .rows = s2s_tensor_rows(x),
-                                                                    .cols = s2s_tensor_cols(x),
-                                                                    .alpha = alpha,
-                                                                    .beta = beta});
+    tensor_k(tape)->axpby(tensor_queue(tape),
+                          &(struct s2s_k_axpby){.x = s2s_tensor_mat(x),
+                                                .z = s2s_tensor_mat(beta != 0 ? y : NULL),
+                                                .y = s2s_tensor_mat(y),
+                                                .rows = s2s_tensor_rows(x),
+                                                .cols = s2s_tensor_cols(x),
+                                                .alpha = alpha,
+                                                .beta = beta});
 }
 
 void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst)
 {
-    if (src->dtype == S2S_F32)
-        tensor_axpby(tape, 1, src, 0, dst);
-    else
-        tensor_k(tape)->copy_in(tensor_queue(tape), dst->data, src->data,
-                                (size_t)s2s_tensor_numel(src) * s2s_dtype_size(src->dtype));
+    tensor_k(tape)->copy(tensor_queue(tape), &(struct s2s_k_copy){.src = s2s_tensor_mat(src),
+                                                                  .dst = s2s_tensor_mat(dst),
+                                                                  .rows = s2s_tensor_rows(src),
+                                                                  .cols = s2s_tensor_cols(src)});
 }
 
 void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor)
 {
     int64_t cols = s2s_tensor_cols(tensor), rows = s2s_tensor_rows(tensor);
-    size_t elem = s2s_dtype_size(tensor->dtype);
-    if (tensor->row_stride == cols) {
-        cols *= rows;
-        rows = 1;
-    }
-    for (int64_t r = 0; r < rows; r++)
-        tensor_k(tape)->zero(tensor_queue(tape),
-                             (char *)tensor->data + (size_t)(r * tensor->row_stride) * elem,
-                             (size_t)cols * elem);
+    if (tensor->row_stride == cols)
+        tensor_k(tape)->zero(tensor_queue(tape), tensor->data,
+                             (size_t)(rows * cols) * s2s_dtype_size(tensor->dtype));
+    else
+        tensor_k(tape)->fill(
+            tensor_queue(tape),
+            &(struct s2s_k_fill){.dst = s2s_tensor_mat(tensor), .rows = rows, .cols = cols});
 }
 
 bool tensor_is_free(const struct s2s_tensor *x)
@@ -191,12 +190,20 @@ struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_t
 {
     tensor_check(tape, "sum", a, -1, -1);
     struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, a->n_dims, a->shape);
-    tensor_axpby(tape, alpha, a, 0, y);
     struct s2s_tensor *ins[] = {a, b};
+    struct s2s_k_axpby args = {.x = s2s_tensor_mat(a),
+                               .y = s2s_tensor_mat(y),
+                               .rows = s2s_tensor_rows(a),
+                               .cols = s2s_tensor_cols(a),
+                               .alpha = alpha};
     if (b) {
-        tensor_check(tape, "sum", b, s2s_tensor_rows(a), s2s_tensor_cols(a));
-        tensor_axpby(tape, beta, b, 1, y);
+        tensor_check(tape, "sum", b, args.rows, args.cols);
+        args.z = args.x;
+        args.beta = alpha;
+        args.x = s2s_tensor_mat(b);
+        args.alpha = beta;
     }
+    tensor_k(tape)->axpby(tensor_queue(tape), &args);
     if (s2s_tape_needs(tape, 2, ins))
         push_sum(tape, ins, b ? 2 : 1, alpha, beta, y);
     return y;

@@ -213,6 +213,7 @@ static void move_running(struct s2s_tape *tape, struct s2s_tensor *running, cons
     int64_t cols = s2s_tensor_numel(running);
     tensor_k(tape)->axpby(tensor_queue(tape),
                           &(struct s2s_k_axpby){.x = {(float *)now, cols, S2S_F32},
+                                                .z = s2s_tensor_mat(running),
                                                 .y = {running->data, cols, S2S_F32},
                                                 .rows = 1,
                                                 .cols = cols,

@@ -69,19 +69,86 @@ static void gather_and_scatter(void **state)
 
 static void scaled_sums(void **state)
 {
-    for (int beta = 0; beta < 2; beta++) {
+    /* 0: alpha x; 1: a z of its own; 2: z is y */
+    for (int how = 0; how < 3; how++) {
         float *x = values(ROWS, COLS, STRIDE, 1), *y = values(ROWS, COLS, COLS, 2);
+        float *z = values(ROWS, COLS, STRIDE, 3);
         static double want[ROWS * COLS];
         for (int i = 0; i < ROWS * COLS; i++) {
-            want[i] = -1.5 * x[i / COLS * STRIDE + i % COLS] + beta * 2.0 * y[i];
-            y[i] = beta ? y[i] : NAN; /* without beta old values do not matter */
+            const int at = i / COLS * STRIDE + i % COLS;
+            want[i] = -1.5 * x[at] + (how == 0 ? 0 : 2.0 * (how == 1 ? z[at] : y[i]));
+            y[i] = how == 2 ? y[i] : NAN; /* old values do not matter */
         }
-        k->axpby(&queue, &(struct s2s_k_axpby){mat(x, STRIDE), mat(y, COLS), ROWS, COLS, -1.5f,
-                                               beta * 2.0f});
+        struct s2s_k_axpby args = {.x = mat(x, STRIDE),
+                                   .y = mat(y, COLS),
+                                   .rows = ROWS,
+                                   .cols = COLS,
+                                   .alpha = -1.5f,
+                                   .beta = 2};
+        if (how > 0)
+            args.z = how == 1 ? mat(z, STRIDE) : args.y;
+        k->axpby(&queue, &args);
         done();
         close_to("y", y, want, ROWS, COLS, COLS, 1e-6);
         free(x);
         free(y);
+        free(z);
+    }
+}
+
+/* ---- copies ---- */
+
+static const enum s2s_dtype types[] = {S2S_F32, S2S_BF16, S2S_F64, S2S_I32};
+
+static void put(void *to, enum s2s_dtype dtype, int64_t i, double x)
+{
+    if (dtype == S2S_F32)
+        ((float *)to)[i] = (float)x;
+    else if (dtype == S2S_BF16)
+        ((uint16_t *)to)[i] = s2s_f32_to_bf16((float)x);
+    else if (dtype == S2S_F64)
+        ((double *)to)[i] = x;
+    else
+        ((int32_t *)to)[i] = (int32_t)x;
+}
+
+static double at(const void *from, enum s2s_dtype dtype, int64_t i)
+{
+    return dtype == S2S_F32    ? ((const float *)from)[i]
+           : dtype == S2S_BF16 ? s2s_bf16_to_f32(((const uint16_t *)from)[i])
+           : dtype == S2S_F64  ? ((const double *)from)[i]
+                               : ((const int32_t *)from)[i];
+}
+
+/* Values that round: what is stored is what the element type has. */
+static void copies_convert_and_fills_repeat(void **state)
+{
+    enum { LONG = 20001, GAP = 3 };
+    static const int64_t sizes[][2] = {{0, 5}, {ROWS, COLS}, {2, LONG}};
+    for (int c = 0; c < 3 * 16; c++) {
+        const enum s2s_dtype from = types[c % 4], to = types[c / 4 % 4];
+        const int64_t rows = sizes[c / 16][0], cols = sizes[c / 16][1], stride = cols + GAP;
+        char *src = s2s_xcalloc((size_t)(rows * stride + 1), 8);
+        char *dst = s2s_xcalloc((size_t)(rows * stride + 1), 8);
+        char *want = s2s_xcalloc((size_t)(rows * stride + 1), 8);
+        for (int64_t i = 0; i < rows * stride; i++) {
+            put(src, from, i, (double)(i * 7919 % 20011 - 10007) * 0.8713);
+            put(dst, to, i, 5);
+            put(want, to, i, i % stride < cols ? at(src, from, i) : 5);
+        }
+        const size_t bytes = (size_t)(rows * stride) * s2s_dtype_size(to);
+        k->copy(&queue,
+                &(struct s2s_k_copy){{vec(src), stride, from}, {vec(dst), stride, to}, rows, cols});
+        done();
+        assert_memory_equal(dst, want, bytes);
+        for (int64_t i = 0; i < rows * stride; i++)
+            put(want, to, i, i % stride < cols ? -3.3 : 5);
+        k->fill(&queue, &(struct s2s_k_fill){{vec(dst), stride, to}, rows, cols, -3.3});
+        done();
+        assert_memory_equal(dst, want, bytes);
+        free(src);
+        free(dst);
+        free(want);
     }
 }
 
@@ -91,6 +158,7 @@ int main(void)
         cmocka_unit_test(embeddings_and_their_gradient),
         cmocka_unit_test(gather_and_scatter),
         cmocka_unit_test(scaled_sums),
+        cmocka_unit_test(copies_convert_and_fills_repeat),
     };
     return run_on_tables(tests);
 }

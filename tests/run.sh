@@ -5,7 +5,8 @@ set -u
 cd "$(dirname "$0")/.."
 export BUILD=${BUILD:-build/release} S2S_BIN=${S2S_BIN:-$PWD/bin}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-export long=${1:-} work
+export S2S_LONG= work
+[ "${1:-}" != --long ] || S2S_LONG=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -38,11 +39,11 @@ fuzz() {
     fi
 }
 
-# some tests of a file take long: they run only with --long, and are called so ("long: ...")
+# Some tests of a file take long: they run only with --long, and are called so ("long: ..."). Others do more where S2S_LONG is set (tests/tools/common.bash).
 tool() {
     local file=$1 start=$SECONDS tests names limit=1200 only=() status ok bad skips TIMEFORMAT='%0U %0S' user sys
     tests=$(grep -E '^@test ' "$file" | sed -E 's/^@test "(.*)" \{.*/\1/')
-    if [ "$long" = --long ]; then
+    if [ -n "$S2S_LONG" ]; then
         limit=3000
     else
         tests=$(grep -v '^long: ' <<<"$tests")

@@ -14,6 +14,11 @@ setup() {
     export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=^tcp
     # MPI keeps memory to the end; the library's own leaks are found by the unit tests
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
+    # a loop over every call of a kind tries the 1st and every fourth from one that the day chooses, with S2S_LONG (run.sh --long) each of them:
+    # for ((n = 1; ..; n += n > 1 ? STEP : FIRST))
+    export S2S_LONG=${S2S_LONG:-}
+    STEP=$((${#S2S_LONG} > 0 ? 1 : 4))
+    FIRST=$((1 + $(date +%s) / 86400 % STEP))
     cd "$BATS_TEST_TMPDIR" || return 1
     if declare -F setup_tool >/dev/null; then setup_tool; fi
 }

@@ -27,7 +27,7 @@ with_fault() {
     fi
 }
 
-# every_fault CALL HOW OUT COMMAND...: fails the 1st, 2nd, 3rd... CALL until none is left. Each time COMMAND must exit 1 with a message
+# every_fault CALL HOW OUT COMMAND...: fails one CALL, then a later one (see STEP in common.bash), until none is left. Each time COMMAND must exit 1 with a message
 # and leave nothing at OUT nor beside it, or (HOW is EINTR or SHORT) succeed and make OUT as it is without faults.
 every_fault() {
     local call=$1 how=$2 out=$3 n want
@@ -35,7 +35,7 @@ every_fault() {
     rm -f "$out"
     "$@"
     mv "$out" want.bytes
-    for ((n = 1; n <= 5000; n++)); do
+    for ((n = 1; n <= 5000; n += n > 1 ? STEP : FIRST)); do
         with_fault "$call:$n:$how" "$@"
         [ $fired = 1 ] || break
         case $how in
@@ -65,7 +65,7 @@ every_fault() {
     [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
 }
 
-# right_or_refused CALL:HOW COMMAND...: fails each CALL in turn. COMMAND makes out (or prints) what it makes without faults, or it says why not,
+# right_or_refused CALL:HOW COMMAND...: fails one CALL after the other, too. COMMAND makes out (or prints) what it makes without faults, or it says why not,
 # leaves nothing, and names no strange place.
 right_or_refused() {
     local call=${1%:*} how=${1#*:} n want
@@ -73,7 +73,7 @@ right_or_refused() {
     rm -rf out want
     want=$("$@" 2>/dev/null)
     [ ! -e out ] || mv out want
-    for ((n = 1; n <= 500; n++)); do
+    for ((n = 1; n <= 500; n += n > 1 ? STEP : FIRST)); do
         with_fault "$call:$n:$how" "$@"
         [ $fired = 1 ] || break
         if [ "$status" -eq 0 ]; then

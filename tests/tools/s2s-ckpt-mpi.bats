@@ -2,13 +2,13 @@
 load common
 load ckpt_faults
 
-# same_bytes IN OPTION...: 2 and 3 ranks write what one process writes
+# same_bytes RANKS IN OPTION...: so many ranks, "2 3" each, write what one process writes
 same_bytes() {
-    local n in=$1
-    shift
+    local n ranks=$1 in=$2
+    shift 2
     rm -rf want out
     s2s-ckpt "$@" "$in" want
-    for n in 2 3; do
+    for n in $ranks; do
         mpirun_n $n s2s-ckpt "$@" "$in" out
         diff -r want out || { echo "$n ranks: $*" >&2; return 1; }
         [ ! -e out.s2s-partial ]
@@ -16,28 +16,33 @@ same_bytes() {
     done
 }
 
-@test "any number of ranks writes the same bytes" {
-    same_bytes "$DATA/hf_sharded" convert -q --to hf --max-shard-size 4k
-    same_bytes "$DATA/mcore016_hybrid_tp2pp2ep2" convert -q --to hf --max-shard-size 6k --dtype f32
-    same_bytes "$DATA/hf_sharded" convert -q --to torch_dist --max-shard-size 4k
-    same_bytes "$DATA/mcore016_gated_pp2dp2_dpreshardable" reshard -q --files 5
-    same_bytes "$DATA/mcore012_torch24_flattened_tp2" reshard -q --files 3
-    same_bytes "$DATA/zip.pt" convert -q --to safetensors
+@test "two and three ranks write the bytes of one process" {
+    same_bytes 2 "$DATA/mcore016_hybrid_tp2pp2ep2" convert -q --to hf --max-shard-size 6k --dtype f32
+    same_bytes 3 "$DATA/hf_sharded" convert -q --to torch_dist --max-shard-size 4k
 }
 
-@test "a tensor that three ranks' files share is written once, by rows" {
+@test "long: any number of ranks writes the same bytes" {
+    same_bytes "2 3" "$DATA/hf_sharded" convert -q --to hf --max-shard-size 4k
+    same_bytes 3 "$DATA/mcore016_hybrid_tp2pp2ep2" convert -q --to hf --max-shard-size 6k --dtype f32
+    same_bytes 2 "$DATA/hf_sharded" convert -q --to torch_dist --max-shard-size 4k
+    same_bytes "2 3" "$DATA/mcore016_gated_pp2dp2_dpreshardable" reshard -q --files 5
+    same_bytes "2 3" "$DATA/mcore012_torch24_flattened_tp2" reshard -q --files 3
+    same_bytes "2 3" "$DATA/zip.pt" convert -q --to safetensors
+}
+
+@test "long: a tensor that three ranks' files share is written once, by rows" {
     s2s-ckpt convert -q --to torch_dist "$DATA/mcore016_hybrid_tp2pp2ep2" whole
     # more files than most tensors have rows
     mpirun_n 3 s2s-ckpt reshard -q --files 40 whole many
     s2s-ckpt verify -q many
     exits 0 s2s-ckpt diff whole many
-    same_bytes many reshard -q --files 2
+    same_bytes "2 3" many reshard -q --files 2
 }
 
-@test "a rank whose files are all empty writes none" {
+@test "long: a rank whose files are all empty writes none" {
     # the second row is past the middle: the files between hold nothing
     printf '\x40\0\0\0\0\0\0\0%-64s%-8s%-8s' '{"two":{"dtype":"U64","shape":[2],"data_offsets":[0,16]}}' one two >two.safetensors
-    same_bytes two.safetensors convert -q --to torch_dist --files 6
+    same_bytes "2 3" two.safetensors convert -q --to torch_dist --files 6
     mpirun_n 3 s2s-ckpt convert -q --to torch_dist --files 6 two.safetensors out
     exits 0 s2s-ckpt verify out
     exits 0 s2s-ckpt diff two.safetensors out
@@ -72,7 +77,7 @@ same_bytes() {
     [ ! -e out ]
     [ -e out.s2s-partial ]
     cp -r out.s2s-partial kept
-    for n in 1 2 3; do
+    for n in 3 ${S2S_LONG:+1 2}; do
         rm -rf out out.s2s-partial
         cp -r kept out.s2s-partial
         exits 0 mpirun_n $n s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
@@ -84,11 +89,13 @@ same_bytes() {
 @test "a call that fails in one rank alone ends all with one message, and --resume makes the same bytes" {
     inject_or_skip
     local convert=(s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out) fault
+    local faults=(pread:7:EIO fsync:2:KILL)
+    [ -z "$S2S_LONG" ] || faults+=(pread:1:EIO fsync:1:ENOSPC fsync:3:EIO)
     s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
     # (Open MPI 5.0.7 crashes where each rank has a command of its own)
     printf '%s\n' '#!/bin/sh' 'fault=$1; shift' '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export S2S_INJECT="$fault" LD_PRELOAD="$INJECT"' 'exec "$@"' >in_one
     chmod +x in_one
-    for fault in pread:1:EIO pread:7:EIO fsync:1:ENOSPC fsync:3:EIO fsync:2:KILL; do
+    for fault in "${faults[@]}"; do
         run timeout 60 mpirun --oversubscribe --bind-to none -n 3 ./in_one $fault "${convert[@]}"
         [ ! -e out ]
         case $fault in
@@ -108,7 +115,9 @@ same_bytes() {
 
 @test "ls, verify, diff and cat are one rank's work and one voice" {
     local in="$DATA/mcore016_hybrid_tp2pp2ep2" command
-    for command in "ls $in" "ls --json --sha256 $in" "verify $in" "diff $in $DATA/hf_sharded" "cat --json $in decoder.final_norm.weight"; do
+    local commands=("verify $in" "diff $in $DATA/hf_sharded")
+    [ -z "$S2S_LONG" ] || commands+=("ls $in" "ls --json --sha256 $in" "cat --json $in decoder.final_norm.weight")
+    for command in "${commands[@]}"; do
         local one=0 three=0
         s2s-ckpt $command >alone 2>&1 || one=$?
         mpirun_n 3 s2s-ckpt $command >many 2>/dev/null || three=$?

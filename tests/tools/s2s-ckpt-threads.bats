@@ -103,13 +103,15 @@ assert np.array_equal(((a.astype("f8") + b) / 2).astype("f4"), mean)'
     inject_or_skip
     for how in "convert -q --to torch_dist a.safetensors out" "convert -q --to safetensors a.safetensors out" "cat a.safetensors layer.weight -o out"; do
         read -ra command <<<"s2s-ckpt $how"
-        for ((n = 1; n < 1000; n += 3)); do
+        for ((n = 1; n < 1000; n += n > 1 ? STEP : FIRST)); do
             with_fault "write:$n:ENOSPC" "${command[@]}"
             [ $fired = 1 ] || break
             [ "$status" = 1 ]
             says 'No space left'
             [ "$(grep -c '^s2s-ckpt:' <<<"$output")" = 1 ]
-            [ ! -e out ]
+            # its manifest is written when the file has its name
+            [ ! -e out ] || says "out is there, whole"
+            rm -f out
         done
         [ "$n" -gt 20 ]
         [ "$status" = 0 ]

@@ -12,7 +12,10 @@ enum { SITE_ORDER = 0x6f72646572, SITE_AUGMENT = 0x61756768 };
 /* One step, from the thread that prepares to the one that computes. */
 struct prepared {
     struct s2s_feed_step step;
-    struct s2s_buf *raw; /* of a pipe: this rank's records */
+    struct s2s_pack **packs; /* [n_packs] of this dp coordinate; NULL where a peer reads it */
+    size_t n_packs;
+    struct s2s_buf *raw; /* [n_raw] of a pipe: records that this rank reads */
+    size_t n_raw;
     int64_t first_pack;
     int rc;
     struct s2s_error err;
@@ -20,6 +23,8 @@ struct prepared {
 
 struct s2s_feed {
     struct s2s_feed_options options;
+    struct train_place at;
+    struct s2s_comm *peers; /* the same packs; NULL outside of the grid */
     struct train_streams streams;
     struct train_pipe *pipe;
     struct s2s_schema pipe_schema;
@@ -72,27 +77,29 @@ int64_t s2s_feed_order(uint64_t seed, bool shuffled, int64_t n_packs, int64_t po
 
 static void prepared_release(struct prepared *p)
 {
-    for (size_t i = 0; i < p->step.n_packs; i++) {
-        if (p->step.packs)
-            s2s_pack_free(p->step.packs[i]);
-        if (p->raw)
-            s2s_buf_release(&p->raw[i]);
-    }
-    free(p->step.packs);
+    for (size_t i = 0; p->packs && i < p->n_packs; i++)
+        s2s_pack_free(p->packs[i]);
+    for (int64_t i = 0; p->step.microbatches && i < p->step.n_microbatches; i++)
+        s2s_pack_free(p->step.microbatches[i]);
+    for (size_t i = 0; i < p->n_raw; i++)
+        s2s_buf_release(&p->raw[i]);
+    free(p->packs);
+    free(p->step.microbatches);
     free(p->raw);
     *p = (struct prepared){.rc = 0};
 }
 
-/* Pack number `position` of all epochs; i counts this rank's packs of the step. */
-static int prepare_pack(struct s2s_feed *f, struct prepared *w, size_t i, int64_t position)
+/* Pack number `position` of all epochs; of a pipe it is in raw. */
+static int prepare_pack(struct s2s_feed *f, struct prepared *w, struct s2s_pack **pack,
+                        int64_t position, const struct s2s_buf *raw)
 {
     struct s2s_safetensors st;
     const struct s2s_schema *schema = &f->pipe_schema;
     char place[512];
     int rc;
-    if (w->raw) {
+    if (raw) {
         snprintf(place, sizeof place, "stdin: record %lld", (long long)position);
-        rc = s2s_safetensors_parse(&st, w->raw[i].data, w->raw[i].len, &w->err);
+        rc = s2s_safetensors_parse(&st, raw->data, raw->len, &w->err);
         if (rc < 0)
             return s2s_error_add(&w->err, rc, "%s", place);
     } else {
@@ -104,26 +111,98 @@ static int prepare_pack(struct s2s_feed *f, struct prepared *w, size_t i, int64_
             return rc;
         st = rec.st;
     }
-    rc = s2s_pack_read(&w->step.packs[i], &f->reader, schema, &st, place,
+    rc = s2s_pack_read(pack, &f->reader, schema, &st, place,
                        S2S_RNG_KEY(f->options.seed, (uint64_t)position, SITE_AUGMENT), &w->err);
-    if (w->raw)
+    if (raw)
         s2s_safetensors_release(&st);
     return rc;
 }
 
+/* The packs of this dp coordinate become its microbatches, or empty ones. */
+static void join_packs(const struct s2s_feed *f, struct prepared *w)
+{
+    const size_t together = (size_t)f->options.packs_per_microbatch;
+    struct s2s_feed_step *step = &w->step;
+    step->microbatches = s2s_xcalloc((size_t)step->n_microbatches + 1, sizeof(struct s2s_pack *));
+    for (int64_t m = 0; m < step->n_microbatches; m++) {
+        const size_t first = (size_t)m * together,
+                     left = w->n_packs > first ? w->n_packs - first : 0;
+        const size_t n = left < together ? left : together;
+        if (n != 1) {
+            step->microbatches[m] = s2s_pack_join(w->packs + first, n);
+            continue;
+        }
+        step->microbatches[m] = w->packs[first];
+        w->packs[first] = NULL;
+    }
+    for (size_t i = 0; i < w->n_packs; i++)
+        s2s_pack_free(w->packs[i]);
+    w->n_packs = 0;
+}
+
 static void prepare(struct s2s_feed *f, struct prepared *w)
 {
-    const int rank = s2s_comm_rank(f->options.dp), size = s2s_comm_size(f->options.dp);
     const int64_t together = f->options.packs_per_microbatch;
-    size_t n = 0;
-    for (int64_t i = 0; i < w->step.n_global; i++)
-        n += i / together % size == rank;
-    w->step.n_packs = n;
-    w->step.packs = s2s_xcalloc(n + 1, sizeof(struct s2s_pack *));
-    for (size_t i = 0; i < n && w->rc == 0; i++)
-        w->rc = prepare_pack(f, w, i,
-                             w->first_pack + ((int64_t)i / together * size + rank) * together +
-                                 (int64_t)i % together);
+    int64_t nth;
+    size_t n_read = 0;
+    w->packs = s2s_xcalloc((size_t)w->step.n_global + 1, sizeof(struct s2s_pack *));
+    for (int64_t i = 0; i < w->step.n_global; i++) {
+        if (!train_place_has(&f->at, i, together, &nth))
+            continue;
+        w->n_packs++;
+        if (w->rc == 0 && train_place_reads(&f->at, i, together))
+            w->rc = prepare_pack(f, w, &w->packs[nth], w->first_pack + i,
+                                 w->raw ? &w->raw[n_read++] : NULL);
+    }
+    w->step.n_microbatches = train_place_microbatches(&f->at, w->step.n_global, together);
+    if (w->rc == 0 && f->at.n_peers == 1)
+        join_packs(f, w);
+}
+
+/* ---- between peers ---- */
+
+/* What this rank read, or why it could not. */
+static void write_mine(struct s2s_buf *to, const struct prepared *w)
+{
+    const int64_t rc = w->rc;
+    s2s_buf_add(to, &rc, sizeof rc);
+    if (rc < 0)
+        s2s_buf_add(to, &w->err, sizeof w->err);
+    for (size_t i = 0; rc == 0 && i < w->n_packs; i++)
+        if (w->packs[i])
+            train_pack_write(to, w->packs[i]);
+}
+
+/* What a peer read; its failure counts as this rank's where this one had none. */
+static void take_theirs(struct prepared *w, const struct s2s_buf *from, size_t peer, size_t n_peers)
+{
+    const char *at = from->data + sizeof(int64_t);
+    int64_t rc;
+    memcpy(&rc, from->data, sizeof rc);
+    if (rc < 0 && w->rc == 0) {
+        w->rc = (int)rc;
+        memcpy(&w->err, at, sizeof w->err);
+    }
+    for (size_t i = peer; rc == 0 && i < w->n_packs; i += n_peers)
+        if (!w->packs[i])
+            w->packs[i] = train_pack_take(&at);
+}
+
+/* Collective over the peers: each has all packs of their dp coordinate then, or a failure. */
+static void exchange(struct s2s_feed *f, struct prepared *w)
+{
+    struct s2s_buf mine = S2S_BUF_INIT;
+    const size_t n_peers = (size_t)f->at.n_peers;
+    write_mine(&mine, w);
+    struct s2s_buf *theirs = s2s_comm_gather_bufs(f->peers, &mine);
+    s2s_buf_release(&mine);
+    for (size_t i = 0; i < n_peers; i++) {
+        take_theirs(w, &theirs[i], i, n_peers);
+        s2s_buf_release(&theirs[i]);
+    }
+    free(theirs);
+    if (w->rc == 0)
+        join_packs(f, w);
 }
 
 static void *feed_run(void *arg)
@@ -154,7 +233,7 @@ static void ask(struct s2s_feed *f, bool wait)
     f->work.step.n_global = f->options.packs_per_step;
     if (f->pipe)
         there = train_pipe_take(f->pipe, f->options.packs_per_step, f->options.packs_per_microbatch,
-                                wait, &f->work.raw, &f->work.step.n_packs, &f->work.step.n_global,
+                                wait, &f->work.raw, &f->work.n_raw, &f->work.step.n_global,
                                 &f->work.err);
     if (there == 0)
         return;
@@ -177,7 +256,7 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_NOTFOUND, "data.train names no stream");
     if (o->n_paths == 1 && strcmp(o->paths[0], "-") == 0) {
         f->n_packs = -1;
-        int rc = train_pipe_open(&f->pipe, o, &f->pipe_schema, &f->reader, err);
+        int rc = train_pipe_open(&f->pipe, o, &f->at, &f->pipe_schema, &f->reader, err);
         return rc < 0 ? rc
                       : train_streams_tokenizer(train_pipe_streams(f->pipe), o->tokenizer, err);
     }
@@ -192,12 +271,29 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
     return train_reader_fits_all(&f->reader, &f->streams, err);
 }
 
+/* Along tp, cp, ep and pp ranks stand on the same data. */
+static void find_place(struct s2s_feed *f)
+{
+    const unsigned all = S2S_AXIS_BIT(S2S_AXES) - 1, dp = S2S_AXIS_BIT(S2S_AXIS_DP);
+    struct s2s_grid *grid = f->options.grid;
+    struct s2s_comm *others = s2s_grid_comm(grid, dp);
+    f->at = (struct train_place){.dp = s2s_grid_coord(grid, S2S_AXIS_DP),
+                                 .n_dp = others ? s2s_comm_size(others) : 1,
+                                 .n_peers = 1};
+    f->peers = s2s_grid_comm(grid, all & ~dp);
+    if (f->peers) {
+        f->at.peer = s2s_comm_rank(f->peers);
+        f->at.n_peers = s2s_comm_size(f->peers);
+    }
+}
+
 int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
                   struct s2s_error *err)
 {
     struct s2s_feed *f = s2s_xcalloc(1, sizeof *f);
     f->options = *options;
     f->next_pack = options->first_pack;
+    find_place(f);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->change, NULL);
     int rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
@@ -229,9 +325,11 @@ int s2s_feed_next(struct s2s_feed *f, const struct s2s_feed_step **step, struct 
     f->lent = f->work;
     f->asked = f->ready = false;
     pthread_mutex_unlock(&f->lock);
-    /* first, whatever happened to this rank: asking is collective */
+    /* first, whatever happened to this rank: asking is collective, and so is giving */
     if (f->lent.step.n_global > 0)
         ask(f, false);
+    if (f->lent.step.n_global > 0 && f->at.n_peers > 1)
+        exchange(f, &f->lent);
     if (f->lent.rc < 0) {
         *err = f->lent.err;
         return f->lent.rc;

@@ -26,31 +26,36 @@ struct s2s_feed_options {
     bool shuffle;
     uint64_t seed;
     int64_t packs_per_step, packs_per_microbatch;
-    int64_t first_pack; /* packs of all epochs that were used before */
-    struct s2s_comm *dp;
+    int64_t first_pack;    /* packs of all epochs that were used before */
+    struct s2s_mesh *mesh; /* kept, as the grid */
+    struct s2s_grid *grid; /* whose packs these are; a rank outside of it gets none */
     const char *features;  /* preprocessor_config.json, or NULL */
     const char *tokenizer; /* tokenizer.json, or NULL */
     int n_mels;            /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
     float token_dropout;                    /* share of the answer's input tokens that are hidden */
-    /* Collective over dp, or NULL: whether to wait no longer for a pipe that has nothing to say,
-     * which then reads as one that has ended. */
+    /* Collective over the launch, or NULL: whether to wait no longer for a pipe that has nothing to
+     * say, which then reads as one that has ended. */
     bool (*give_up)(void *ctx);
     void *give_up_ctx;
 };
 
-/* What this rank has of one step. */
+/* What this rank has of one step: the same number of microbatches as every rank of its grid. Where
+ * the step has no pack for one it is empty: no token, no sequence, no clip. */
 struct s2s_feed_step {
-    struct s2s_pack **packs; /* [n_packs] */
-    size_t n_packs;
-    int64_t n_global; /* packs of the step over all ranks; 0: a pipe has ended */
+    struct s2s_pack **microbatches; /* [n_microbatches], each the packs of one, joined */
+    int64_t n_microbatches;
+    int64_t n_global; /* packs of the step over all dp coordinates; 0: a pipe has ended */
 };
 
-/* Collective over dp. Checks every header; each message names its stream. */
+/*
+ * Collective over the launch: each rank opens one feed, for the grid it computes in. (Files alone
+ * ask only the peers.) Checks every header; each message names its stream.
+ */
 int s2s_feed_open(struct s2s_feed **feed, const struct s2s_feed_options *options,
                   struct s2s_error *err);
-/* Collective: the next step, lent until the next call. A failure is this rank's own: the caller
- * shares it (s2s_mesh_all_ok). */
+/* Collective as s2s_feed_open: the next step, lent until the next call. A failure is this rank's
+ * and its peers' own: the caller shares it (s2s_mesh_all_ok). */
 int s2s_feed_next(struct s2s_feed *feed, const struct s2s_feed_step **step, struct s2s_error *err);
 int64_t s2s_feed_n_packs(const struct s2s_feed *feed); /* of an epoch; -1: a pipe */
 void s2s_feed_close(struct s2s_feed *feed);            /* NULL is a no-op */

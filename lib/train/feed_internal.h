@@ -1,4 +1,4 @@
-/* Shared by the parts of the feed: streams as one, and the thread that prepares packs. */
+/* Shared by the parts of the feed: streams as one, who reads what, packs that go between ranks. */
 #ifndef TRAIN_FEED_INTERNAL_H
 #define TRAIN_FEED_INTERNAL_H
 
@@ -39,18 +39,37 @@ int train_reader_fits_all(const struct s2s_pack_reader *reader, const struct tra
                           struct s2s_error *err);
 void train_reader_close(struct s2s_pack_reader *reader);
 
+/* Where a rank stands in its grid: what it computes on, and what of that it reads. */
+struct train_place {
+    int32_t dp, n_dp;      /* dp -1: outside of the grid */
+    int32_t peer, n_peers; /* among the ranks of the same dp coordinate */
+};
+
+/* Microbatches of each dp coordinate in a step of n packs. */
+int64_t train_place_microbatches(const struct train_place *at, int64_t n, int64_t together);
+/* Whether pack i of a step, of which `together` are a microbatch, is one of this dp coordinate's;
+ * *nth counts them. */
+bool train_place_has(const struct train_place *at, int64_t i, int64_t together, int64_t *nth);
+/* Whether this rank reads it. */
+bool train_place_reads(const struct train_place *at, int64_t i, int64_t together);
+
+/* A pack as bytes, for another rank of this launch. */
+void train_pack_write(struct s2s_buf *to, const struct s2s_pack *pack);
+/* From *at on, which moves on behind it. Gives: s2s_pack_free. */
+struct s2s_pack *train_pack_take(const char **at);
+
 /* Raw records of a pipe, read ahead by a thread of rank 0 and handed out step by step. */
 struct train_pipe;
-/* Every rank gets the schema; reader: for which its sound must be. Without a record where the
- * options give up before the header has come. */
+/* Every rank of the launch gets the schema; reader: for which its sound must be. at: this rank's.
+ * Without a record where the options give up before the header has come. */
 int train_pipe_open(struct train_pipe **pipe, const struct s2s_feed_options *options,
-                    struct s2s_schema *schema, const struct s2s_pack_reader *reader,
-                    struct s2s_error *err);
+                    const struct train_place *at, struct s2s_schema *schema,
+                    const struct s2s_pack_reader *reader, struct s2s_error *err);
 /* Of rank 0; of the others without any. */
 const struct train_streams *train_pipe_streams(const struct train_pipe *pipe);
-/* Collective: 1 with the bytes of this rank's packs among the next n, of which `together` are a
- * microbatch; *n_global is how many there were. Without wait, 0 where they have not all come yet.
- */
+/* Collective over the launch: 1 with the bytes of the packs that this rank reads among the next n,
+ * of which `together` are a microbatch; *n_global is how many there were. Without wait, 0 where
+ * they have not all come yet. */
 int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, bool wait,
                     struct s2s_buf **mine, size_t *n_mine, int64_t *n_global,
                     struct s2s_error *err);

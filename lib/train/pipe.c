@@ -1,8 +1,8 @@
 /*
- * A pipe: rank 0 reads ahead in a thread, and hands each step's records to the ranks whose packs
- * they are. The others know the stream only by its header. While nothing comes all ranks meet every
- * now and then, so that a signal to any of them is heard, and no collective takes as long as the
- * writer at the other end.
+ * A pipe: rank 0 of the launch reads ahead in a thread, and hands each step's records to the ranks
+ * that make packs of them, of however many grids. The others know the stream only by its header.
+ * While nothing comes all ranks meet every now and then, so that a signal to any of them is heard,
+ * and no collective takes as long as the writer at the other end.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -16,7 +16,8 @@
 enum { AHEAD = 64, MEET_MS = 200 };
 
 struct train_pipe {
-    struct s2s_comm *dp;
+    struct s2s_comm *world;
+    struct train_place *places; /* [ranks of the launch] */
     bool (*give_up)(void *ctx);
     void *give_up_ctx;
     bool given_up; /* by all ranks */
@@ -83,9 +84,9 @@ static void wait_for_header(struct train_pipe *p)
     uint8_t there = 0;
     for (;;) {
         struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-        if (s2s_comm_rank(p->dp) == 0)
+        if (s2s_comm_rank(p->world) == 0)
             there = poll(&in, 1, MEET_MS) > 0; /* the end and errors are there, too */
-        s2s_comm_broadcast(p->dp, &there, 1, S2S_U8, 0);
+        s2s_comm_broadcast(p->world, &there, 1, S2S_U8, 0);
         if (there || is_given_up(p))
             return;
     }
@@ -96,13 +97,13 @@ static int share_header(struct train_pipe *p, struct s2s_schema *schema,
                         const struct s2s_pack_reader *reader, struct s2s_error *err)
 {
     char *text = NULL;
-    if (s2s_comm_rank(p->dp) == 0)
+    if (s2s_comm_rank(p->world) == 0)
         text = json_dumps(s2s_stream_header(p->streams.in[0]), JSON_COMPACT);
     int64_t len = text ? (int64_t)strlen(text) : 0;
-    s2s_comm_broadcast(p->dp, &len, 1, S2S_I64, 0);
+    s2s_comm_broadcast(p->world, &len, 1, S2S_I64, 0);
     if (!text)
         text = s2s_xcalloc((size_t)len + 1, 1);
-    s2s_comm_broadcast(p->dp, text, len, S2S_U8, 0);
+    s2s_comm_broadcast(p->world, text, len, S2S_U8, 0);
     json_t *header = json_loadb(text, (size_t)len, 0, NULL);
     free(text);
     int rc = s2s_schema_compile(schema, header, err);
@@ -113,33 +114,35 @@ static int share_header(struct train_pipe *p, struct s2s_schema *schema,
 }
 
 int train_pipe_open(struct train_pipe **out, const struct s2s_feed_options *options,
-                    struct s2s_schema *schema, const struct s2s_pack_reader *reader,
-                    struct s2s_error *err)
+                    const struct train_place *at, struct s2s_schema *schema,
+                    const struct s2s_pack_reader *reader, struct s2s_error *err)
 {
     static const char *const stdin_path[] = {"-"};
-    struct s2s_comm *dp = options->dp;
+    struct s2s_comm *world = s2s_mesh_world(options->mesh);
     struct train_pipe *p = s2s_xcalloc(1, sizeof *p);
     struct s2s_error say = S2S_ERROR_INIT;
     int32_t rc = 0;
     *out = p;
-    p->dp = dp;
+    p->world = world;
     p->give_up = options->give_up;
     p->give_up_ctx = options->give_up_ctx;
     p->skip = options->first_pack;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->change, NULL);
+    p->places = s2s_xcalloc((size_t)s2s_comm_size(world), sizeof *p->places);
+    s2s_comm_all_gather(world, p->places, at, sizeof *at, S2S_U8);
     wait_for_header(p);
     if (p->given_up)
         return 0;
-    if (s2s_comm_rank(dp) == 0)
+    if (s2s_comm_rank(world) == 0)
         rc = train_streams_open(&p->streams, stdin_path, 1, &say);
-    s2s_comm_broadcast(dp, &rc, 1, S2S_I32, 0);
-    s2s_comm_broadcast(dp, &say, sizeof say, S2S_U8, 0);
+    s2s_comm_broadcast(world, &rc, 1, S2S_I32, 0);
+    s2s_comm_broadcast(world, &say, sizeof say, S2S_U8, 0);
     if (rc < 0 && err)
         *err = say;
     if (rc < 0 || (rc = share_header(p, schema, reader, err)) < 0)
         return rc;
-    if (s2s_comm_rank(dp) != 0)
+    if (s2s_comm_rank(world) != 0)
         return 0;
     p->running = pthread_create(&p->thread, NULL, read_ahead, p) == 0;
     return p->running ? 0 : s2s_error_set(err, S2S_E_NOMEM, "no thread to read the pipe");
@@ -190,28 +193,38 @@ static void release_taken(struct train_pipe *p)
     p->n_taken = 0;
 }
 
-static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t together,
-                     struct s2s_buf *mine, size_t *n_mine)
+static void send_record(struct train_pipe *p, const struct s2s_buf *record, int to)
 {
-    const int rank = s2s_comm_rank(p->dp), size = s2s_comm_size(p->dp);
+    const int64_t len = (int64_t)record->len;
+    s2s_comm_send(p->world, &len, 1, S2S_I64, to);
+    s2s_comm_send(p->world, record->data, len, S2S_U8, to);
+}
+
+static void receive_record(struct train_pipe *p, struct s2s_buf *record)
+{
+    int64_t len;
+    s2s_comm_recv(p->world, &len, 1, S2S_I64, 0);
+    s2s_buf_reserve(record, (size_t)len);
+    s2s_comm_recv(p->world, record->data, len, S2S_U8, 0);
+    record->len = (size_t)len;
+}
+
+static void hand_out(struct train_pipe *p, const struct s2s_buf *records, int64_t n,
+                     int64_t together, struct s2s_buf *mine, size_t *n_mine)
+{
+    const int rank = s2s_comm_rank(p->world), size = s2s_comm_size(p->world);
     *n_mine = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int owner = (int)(i / together % size);
-        if (rank == 0 && owner == 0) {
-            mine[(*n_mine)++] = records[i];
-        } else if (rank == 0) {
-            int64_t len = (int64_t)records[i].len;
-            s2s_comm_send(p->dp, &len, 1, S2S_I64, owner);
-            s2s_comm_send(p->dp, records[i].data, len, S2S_U8, owner);
-            s2s_buf_release(&records[i]);
-        } else if (rank == owner) {
-            int64_t len;
-            s2s_comm_recv(p->dp, &len, 1, S2S_I64, 0);
-            struct s2s_buf *to = &mine[(*n_mine)++];
-            s2s_buf_reserve(to, (size_t)len);
-            s2s_comm_recv(p->dp, to->data, len, S2S_U8, 0);
-            to->len = (size_t)len;
-        }
+        for (int to = 1; rank == 0 && to < size; to++)
+            if (train_place_reads(&p->places[to], i, together))
+                send_record(p, &records[i], to);
+        if (!train_place_reads(&p->places[rank], i, together))
+            continue;
+        if (rank == 0)
+            s2s_buf_add(&mine[*n_mine], records[i].data, records[i].len);
+        else
+            receive_record(p, &mine[*n_mine]);
+        ++*n_mine;
     }
 }
 
@@ -220,12 +233,12 @@ static int share_failure(struct train_pipe *p, int64_t n, struct s2s_error *err)
 {
     struct s2s_error say = S2S_ERROR_INIT;
     int64_t rc = p->n_taken < n && !p->given_up ? p->rc : 0;
-    s2s_comm_broadcast(p->dp, &rc, 1, S2S_I64, 0);
+    s2s_comm_broadcast(p->world, &rc, 1, S2S_I64, 0);
     if (rc == 0)
         return 0;
-    if (s2s_comm_rank(p->dp) == 0)
+    if (s2s_comm_rank(p->world) == 0)
         say = p->err;
-    s2s_comm_broadcast(p->dp, &say, sizeof say, S2S_U8, 0);
+    s2s_comm_broadcast(p->world, &say, sizeof say, S2S_U8, 0);
     *err = say;
     return (int)rc;
 }
@@ -236,10 +249,10 @@ int train_pipe_take(struct train_pipe *p, int64_t n, int64_t together, bool wait
     int64_t answer[2] = {0, 0}; /* records, whether they are complete */
     *n_global = 0;
     while (!answer[1] && !p->given_up) {
-        if (s2s_comm_rank(p->dp) == 0)
+        if (s2s_comm_rank(p->world) == 0)
             answer[1] = take_ahead(p, n, wait);
         answer[0] = p->n_taken;
-        s2s_comm_broadcast(p->dp, answer, 2, S2S_I64, 0);
+        s2s_comm_broadcast(p->world, answer, 2, S2S_I64, 0);
         if (!answer[1] && !wait)
             return 0;
         if (!answer[1])
@@ -250,7 +263,6 @@ int train_pipe_take(struct train_pipe *p, int64_t n, int64_t together, bool wait
         *n_global = answer[0];
         *mine = s2s_xcalloc((size_t)n, sizeof **mine);
         hand_out(p, p->taken, answer[0], together, *mine, n_mine);
-        p->n_taken = 0; /* handed out */
     }
     release_taken(p);
     return rc < 0 ? rc : 1;
@@ -279,5 +291,6 @@ void train_pipe_close(struct train_pipe *p)
         train_streams_close(&p->streams);
     for (size_t i = 0; i < AHEAD; i++)
         s2s_buf_release(&p->ahead[i]);
+    free(p->places);
     free(p);
 }

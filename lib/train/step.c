@@ -13,8 +13,8 @@
 static int64_t count_labels(struct s2s_trainer *t, const struct s2s_feed_step *data)
 {
     int64_t n = 0;
-    for (size_t i = 0; i < data->n_packs; i++)
-        n += data->packs[i]->n_labels;
+    for (int64_t i = 0; i < data->n_microbatches; i++)
+        n += data->microbatches[i]->n_labels;
     s2s_comm_all_reduce(t->dp, &n, 1, S2S_I64, S2S_GROUP_SUM);
     return n;
 }
@@ -57,18 +57,14 @@ static int forward_backward(struct s2s_trainer *t, const struct s2s_pack *pack, 
     return s2s_device_sync(t->bundle.device, err);
 }
 
+/* Empty ones, too: whatever communicates runs on every rank. */
 static int all_microbatches(struct s2s_trainer *t, const struct s2s_feed_step *data, double seed,
                             struct train_moving *moving, double *loss, struct s2s_error *err)
 {
-    const size_t step = (size_t)t->recipe->packs_per_microbatch;
-    int64_t row = s2s_comm_rank(t->dp);
-    for (size_t i = 0; i < data->n_packs; i += step, row += s2s_comm_size(t->dp)) {
-        size_t n = data->n_packs - i < step ? data->n_packs - i : step;
-        struct s2s_pack *joined = n > 1 ? s2s_pack_join(data->packs + i, n) : NULL;
+    for (int64_t i = 0; i < data->n_microbatches; i++) {
         train_moving_before(moving, t);
-        int rc = forward_backward(t, joined ? joined : data->packs[i], seed, loss, err);
-        train_moving_after(moving, t, row);
-        s2s_pack_free(joined);
+        int rc = forward_backward(t, data->microbatches[i], seed, loss, err);
+        train_moving_after(moving, t, s2s_comm_rank(t->dp) + i * s2s_comm_size(t->dp));
         if (rc < 0)
             return rc;
     }
@@ -96,9 +92,9 @@ static void share_counts(struct s2s_trainer *t, const struct s2s_feed_step *data
                          struct s2s_step_result *result)
 {
     double mine[3] = {loss, 0, 0}, peak = (double)s2s_peak_memory_bytes();
-    for (size_t i = 0; i < data->n_packs; i++) {
-        mine[1] += (double)data->packs[i]->batch.n_seqs;
-        mine[2] += (double)data->packs[i]->n_real;
+    for (int64_t i = 0; i < data->n_microbatches; i++) {
+        mine[1] += (double)data->microbatches[i]->batch.n_seqs;
+        mine[2] += (double)data->microbatches[i]->n_real;
     }
     s2s_comm_all_reduce(t->dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(t->dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
@@ -118,10 +114,9 @@ int s2s_train_step(struct s2s_trainer *t, const struct s2s_feed_step *data, doub
     result->lr = s2s_schedule_lr(&t->recipe->schedule, count);
 
     s2s_params_zero_grads(t->bundle.model->params);
-    const int64_t together = t->recipe->packs_per_microbatch;
     struct train_moving moving;
     int rc = 0;
-    train_moving_begin(&moving, t, (data->n_global + together - 1) / together);
+    train_moving_begin(&moving, t, data->n_microbatches * s2s_comm_size(t->dp));
     if (result->labels > 0)
         rc = all_microbatches(t, data, 1.0 / (double)result->labels, &moving, &loss, err);
     rc = s2s_mesh_all_ok(t->mesh, rc, err);

@@ -32,11 +32,10 @@ void s2s_trainer_catch_signals(void)
 static int open_grid(struct s2s_trainer *t, struct s2s_error *err)
 {
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    struct s2s_grid *grid;
     memcpy(spec.size, t->recipe->mesh, sizeof spec.size);
-    int rc = s2s_mesh_add_grid(&grid, t->mesh, &spec, err);
+    int rc = s2s_mesh_add_grid(&t->grid, t->mesh, &spec, err);
     if (rc == 0)
-        t->dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP));
+        t->dp = s2s_grid_comm(t->grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     return rc;
 }
 
@@ -198,7 +197,8 @@ static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .packs_per_step = r->packs_per_step,
                                        .packs_per_microbatch = r->packs_per_microbatch,
                                        .first_pack = t->state.packs,
-                                       .dp = t->dp,
+                                       .mesh = t->mesh,
+                                       .grid = t->grid,
                                        .features = r->features,
                                        .tokenizer = r->tokenizer,
                                        .n_mels = (int)t->bundle.model->n_mels,

@@ -47,6 +47,7 @@ struct s2s_run_state {
 struct s2s_trainer {
     const struct s2s_recipe *recipe; /* kept */
     struct s2s_mesh *mesh;           /* kept */
+    struct s2s_grid *grid;
     struct s2s_comm *dp;
     struct s2s_bundle bundle;
     struct s2s_optim *optim;

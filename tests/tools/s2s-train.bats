@@ -170,6 +170,19 @@ PY
     done
 }
 
+@test "ranks without a pack take part in each microbatch, and learn the same" {
+    # eight packs, two of them in the last step: one microbatch, or two
+    for together in 3 1; do
+        for n in 1 2; do
+            s2s-shard cat t.s2s | mpirun_n $n s2s-train r.yaml run=$together.$n 'data.train=[-]' data.shuffle=false train.packs_per_step=6 train.packs_per_microbatch=$together train.steps=null mesh.dp=$n
+        done
+        [ "$(log $together.1 | wc -l)" -eq 2 ]
+        close_logs $together.1 $together.2
+    done
+    s2s-shard cat t.s2s | mpirun_n 3 s2s-train r.yaml run=1.3 'data.train=[-]' data.shuffle=false train.packs_per_step=6 train.steps=null mesh.dp=3
+    close_logs 1.1 1.3
+}
+
 @test "a run may go on under another number of ranks" {
     s2s-train r.yaml run=whole
     mpirun_n 2 s2s-train r.yaml run=mixed mesh.dp=2 train.steps=7
@@ -774,13 +787,19 @@ PY
     s2s-train s.yaml run=one train.steps=4
     mpirun_n 2 s2s-train s.yaml run=two train.steps=4 mesh.dp=2
     close_logs one two
+    # the last step is one microbatch, and the other rank has none
+    for n in 1 2; do
+        mpirun_n $n s2s-train s.yaml run=rest$n train.steps=null train.packs_per_microbatch=4 train.packs_per_step=8 train.eval_every=1 mesh.dp=$n data.shuffle=false 'data.train=[-]' < <(s2s-shard cat mel.s2s{,,,,,})
+    done
+    [ "$(log rest1 | wc -l)" -eq 2 ]
+    close_logs rest1 rest2
     mpirun_n 2 s2s-train s.yaml run=pipe train.steps=4 mesh.dp=2 data.shuffle=false 'data.train=[-]' < <(s2s-shard cat mel.s2s{,,,,,,,})
     s2s-train s.yaml run=file train.steps=4 data.shuffle=false
     mpirun_n 2 s2s-train s.yaml run=parts train.steps=2 mesh.dp=2
     mpirun_n 2 s2s-train s.yaml run=parts train.steps=4 mesh.dp=2
     alike "$(cat two/eval.jsonl)" "$(cat parts/eval.jsonl)"
     same_checkpoint two parts 4
-    for run in one two file pipe; do
+    for run in one two rest1 rest2 file pipe; do
         for value in mean var; do
             s2s-ckpt cat $run/checkpoints encoder.layers.0.conv.norm.running_$value >$run.$value
         done
@@ -788,7 +807,7 @@ PY
     python3 - <<'PY'
 import json
 import numpy as np
-for a, b in ("one", "two"), ("file", "pipe"):
+for a, b in ("one", "two"), ("rest1", "rest2"), ("file", "pipe"):
     x, y = ([json.loads(line)["loss"] for line in open(run + "/eval.jsonl")] for run in (a, b))
     assert len(x) == 2 and np.allclose(x, y, rtol=2e-6), (x, y)
     for value in "mean", "var":

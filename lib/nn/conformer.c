@@ -20,6 +20,8 @@ static void add_weight(struct s2s_param **w, struct s2s_param **b, const struct 
         n *= spec.shape[i];
     spec.init = (struct s2s_init){S2S_INIT_UNIFORM, 1.0 / sqrt((double)n)};
     struct s2s_param_spec with = {.n_dims = 1, .shape = {spec.shape[0]}, .init = spec.init};
+    with.n_parts = spec.n_parts;
+    memcpy(with.parts, spec.parts, sizeof with.parts);
     if (cut != S2S_NN_WHOLE)
         spec = s2s_nn_cut_along(spec, ctx, cut == S2S_NN_ROW);
     if (cut == S2S_NN_COLUMN)
@@ -143,15 +145,16 @@ static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ct
                        false, S2S_NN_COLUMN);
 }
 
-/* From the gate on each channel is by itself: the first product is cut by columns, the second one
- * by rows. */
+/* From the gate over the two halves on each channel is by itself: the first product is cut by
+ * columns, the second one by rows. */
 static void add_convolution(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                             const struct s2s_nn_conformer_options *o)
 {
     const int64_t d = o->width;
-    add_weight(&layer->point1_w, &layer->point1_b, ctx, "conv.pointwise_conv1",
-               (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}}, o->convolution_bias,
-               S2S_NN_COLUMN);
+    add_weight(
+        &layer->point1_w, &layer->point1_b, ctx, "conv.pointwise_conv1",
+        (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}, .n_parts = 2, .parts = {d, d}},
+        o->convolution_bias, S2S_NN_COLUMN);
     add_weight(&layer->depth_w, &layer->depth_b, ctx, "conv.depthwise_conv",
                (struct s2s_param_spec){.n_dims = 3, .shape = {d, 1, o->kernel_size}},
                o->convolution_bias, S2S_NN_COLUMN);

@@ -126,6 +126,45 @@ static void every_parameter_belongs_to_one_block(void **state)
     s2s_model_free(model);
 }
 
+static void layers_say_how_their_weights_are_cut(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, cols; /* of one rank of two */
+    } want[] = {{"llm.model.embed_tokens.weight", 37, 24},
+                {"llm.model.layers.1.self_attn.q_proj.weight", 16, 24},
+                {"llm.model.layers.1.self_attn.k_proj.weight", 8, 24},
+                {"llm.model.layers.1.self_attn.o_proj.weight", 24, 16},
+                {"llm.model.layers.1.self_attn.q_norm.weight", 8, 0},
+                {"llm.model.layers.1.mlp.up_proj.weight", 20, 24},
+                {"llm.model.layers.1.mlp.down_proj.weight", 24, 20},
+                {"encoder.subsampling.linear.weight", 16, 8},
+                {"encoder.layers.0.feed_forward1.linear1.bias", 12, 0},
+                {"encoder.layers.0.feed_forward1.linear2.bias", 16, 0},
+                {"encoder.layers.0.self_attn.bias_u", 1, 8},
+                {"encoder.layers.0.conv.pointwise_conv1.weight", 16, 16},
+                {"encoder.layers.0.conv.norm.running_var", 8, 0},
+                {"encoder.layers.0.conv.pointwise_conv2.weight", 16, 8}};
+    struct s2s_error err = S2S_ERROR_INIT;
+    const struct s2s_group tp = {.axis = "tp", .size = 2, .rank = 1};
+    const struct s2s_par par = {.tp = &tp};
+    struct s2s_salm_parts parts = {.encoder.conf = encoder_conf, .llm.conf = llm_conf};
+    struct s2s_model *model;
+    assert_int_equal(s2s_salm_open(&model, device, &par, &parts, &err), 0);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const struct s2s_param *p = s2s_params_find(model->params, want[i].name);
+        assert_non_null(p);
+        assert_int_equal(p->local[0], want[i].rows);
+        assert_int_equal(p->local[1], want[i].cols);
+    }
+    /* the values and their gates are cut each by itself */
+    const struct s2s_param *gated =
+        s2s_params_find(model->params, "encoder.layers.0.conv.pointwise_conv1.bias");
+    assert_int_equal(gated->n_parts, 2);
+    assert_int_equal(gated->parts[0], 16);
+    s2s_model_free(model);
+}
+
 /* The value of a tensor as a leaf of another tape. */
 static struct s2s_tensor *carry(struct s2s_tape *to, const struct s2s_tensor *tensor)
 {
@@ -135,17 +174,6 @@ static struct s2s_tensor *carry(struct s2s_tape *to, const struct s2s_tensor *te
     free(host);
     s2s_tape_want_grad(leaf);
     return leaf;
-}
-
-static void carry_grad(struct s2s_tape *to, struct s2s_tensor *tensor,
-                       const struct s2s_tensor *leaf)
-{
-    bool accumulate;
-    float *host = s2s_xcalloc((size_t)s2s_tensor_numel(tensor) + 1, sizeof *host);
-    s2s_tensor_read(leaf->grad, host);
-    s2s_tensor_write(s2s_tape_grad(to, tensor, &accumulate), host);
-    assert_false(accumulate);
-    free(host);
 }
 
 /* Blocks [0, k) on one tape and the others on another one. Gives the loss. */
@@ -166,7 +194,7 @@ static double run_cut(const struct s2s_model *model, int k, struct s2s_tape *con
     assert_null(fwd[0].loss);
     double loss = s2s_tensor_scalar(fwd[1].loss);
     s2s_tape_backward(tapes[1]);
-    carry_grad(tapes[0], between[0], leaf);
+    s2s_tape_seed_grad(tapes[0], between[0], s2s_tape_take_grad(tapes[1], leaf));
     s2s_tape_backward(tapes[0]);
     return loss;
 }
@@ -372,6 +400,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_parameter_belongs_to_one_block),
+        cmocka_unit_test(layers_say_how_their_weights_are_cut),
         cmocka_unit_test(two_parts_on_two_tapes_give_the_bits_of_the_whole),
         cmocka_unit_test(a_batch_without_clips_runs_the_same_operations_in_its_backward),
         cmocka_unit_test(a_batch_without_clips_has_the_bits_of_the_llm_alone),

@@ -46,8 +46,8 @@ static int read_betas(struct s2s_adamw_options *o, const struct s2s_conf *conf,
 
 int s2s_adamw_read(struct s2s_adamw_options *o, const struct s2s_conf *conf, struct s2s_error *err)
 {
-    static const char *const keys[] = {"name",         "lr",        "betas", "eps",
-                                       "weight_decay", "clip_norm", NULL};
+    static const char *const keys[] = {"name",         "lr",        "betas",  "eps",
+                                       "weight_decay", "clip_norm", "groups", NULL};
     static const char *const names[] = {"adamw", NULL};
     struct {
         double *out;

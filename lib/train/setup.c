@@ -6,6 +6,7 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/conf/conf.h"
 #include "lib/model/salm.h"
+#include "lib/optim/groups.h"
 #include "lib/train/trainer.h"
 
 void s2s_bundle_free(struct s2s_bundle *bundle)
@@ -62,20 +63,23 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, struct s
     return rc;
 }
 
-static void freeze(struct s2s_bundle *b, const struct s2s_recipe *r)
+/* Parts and groups that are frozen, or learn at another rate. */
+static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
     if (!b->composite) {
         if (b->model->n_mels > 0 ? r->encoder.freeze : r->llm.freeze)
             s2s_params_freeze(params, "");
-        return;
+    } else {
+        if (r->encoder.freeze)
+            s2s_params_freeze(params, "encoder.");
+        if (r->projection.freeze)
+            s2s_params_freeze(params, "proj.");
+        if (r->llm.freeze)
+            s2s_params_freeze(params, "llm.");
     }
-    if (r->encoder.freeze)
-        s2s_params_freeze(params, "encoder.");
-    if (r->projection.freeze)
-        s2s_params_freeze(params, "proj.");
-    if (r->llm.freeze)
-        s2s_params_freeze(params, "llm.");
+    int rc = s2s_groups_freeze(params, s2s_conf_find(r->conf, "model.freeze"), err);
+    return rc < 0 ? rc : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"), err);
 }
 
 int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s_error *err)
@@ -84,10 +88,10 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s
     int rc = s2s_device_open(&b->device, "cpu", err);
     if (rc == 0)
         rc = open_model(b, r, err);
-    if (rc == 0) {
-        freeze(b, r);
+    if (rc == 0)
+        rc = make_groups(b, r, err);
+    if (rc == 0)
         rc = s2s_params_finish(b->model->params, err);
-    }
     if (rc < 0)
         s2s_bundle_free(b);
     return rc;

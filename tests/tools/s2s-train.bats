@@ -833,6 +833,50 @@ PY
     says "frozen"
 }
 
+@test "patterns freeze parameters, and scale rate and decay of others" {
+    s2s-train r.yaml run=zero train.steps=0
+    s2s-train r.yaml run=some train.steps=4 'model.freeze=["*.mlp.*", model.norm.weight]' \
+        'optimizer.groups=[{match: "*.layers.1.*", lr_mult: 0}]'
+    s2s-train r.yaml run=all train.steps=4
+    s2s-train r.yaml run=same train.steps=4 'optimizer.groups=[{match: "*", lr_mult: 1, weight_decay_mult: 1}]'
+    for run in zero some all; do s2s-ckpt ls --json --sha256 $run/checkpoints >$run.json; done
+    python3 - <<'PY'
+import json
+zero, some, all = ({t["name"]: t["sha256"] for t in json.load(open(f + ".json"))["tensors"]} for f in ("zero", "some", "all"))
+for name in zero:
+    if name.startswith("optimizer."):
+        continue
+    frozen = ".mlp." in name or name == "model.norm.weight"
+    assert (some[name] == zero[name]) == (frozen or ".layers.1." in name), name
+    assert all[name] != zero[name], name
+    assert ("optimizer.state.exp_avg." + name in some) == (not frozen), name
+PY
+    same_checkpoint all same 4
+    # factors give what the options themselves give
+    s2s-train r.yaml run=bare train.steps=4 'optimizer.groups=[{match: "*", weight_decay_mult: 0}]'
+    s2s-train r.yaml run=off train.steps=4 optimizer.weight_decay=0
+    same_checkpoint bare off 4
+    s2s-train r.yaml run=twice train.steps=4 'optimizer.groups=[{match: "*", lr_mult: 0.5}, {match: "m*", lr_mult: 0.5}]' optimizer.lr=4.0e-2 schedule.min_lr=4.0e-5
+    same_checkpoint all twice 4
+}
+
+@test "a pattern that matches nothing, or a group that says nonsense, is refused at its place" {
+    exits 1 s2s-train r.yaml run=no 'model.freeze=["encoder.*"]'
+    says "no parameter's name matches 'encoder.*'"
+    says model.freeze
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "model.*"}, {match: none}]'
+    says "no parameter's name matches 'none'"
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "*", lr_mult: -1}]'
+    says "at least 0, found -1"
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "*", lr: 1}]'
+    says "unknown key 'lr'"
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{lr_mult: 1}]'
+    says match
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=0.1'
+    says "a list of groups"
+    [ ! -e no/checkpoints ]
+}
+
 # ---- ranks that fail ----
 
 @test "a rank that is stopped is named when the time limit is over; a slow one is not" {

@@ -39,19 +39,28 @@ struct evaluation {
 
 /* ---- loss and accuracy of a pack ---- */
 
-static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
+static int check(const struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
 {
-    struct s2s_forward fwd = {.want_hits = true};
     int rc = s2s_model_check(e->bundle->model, &pack->batch, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", pack->place);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", pack->place) : 0;
+}
+
+/* Of a pack that was checked; NULL: this rank has none in this round. Then it runs the model over
+ * nothing, as layers may talk to other ranks, who would wait for it. */
+static void score(struct evaluation *e, const struct s2s_pack *pack)
+{
+    static const int32_t none[1] = {0};
+    static const struct s2s_batch nothing = {
+        .input_ids = none, .labels = none, .position_ids = none, .cu_seqlens = none};
+    struct s2s_forward fwd = {.want_hits = true};
     s2s_tape_reset(e->tape);
-    s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd);
+    s2s_model_forward(e->bundle->model, e->tape, pack ? &pack->batch : &nothing, &fwd);
+    if (!pack)
+        return;
     e->result.loss_sum += s2s_tensor_scalar(fwd.loss);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;
     e->result.n_right += (int64_t)s2s_tensor_scalar(fwd.hits);
-    return 0;
 }
 
 /* ---- text of an utterance ---- */
@@ -172,20 +181,22 @@ static int read_pack(struct s2s_pack **pack, struct train_streams *streams,
     return rc < 0 ? rc : s2s_pack_read(pack, reader, schema, &rec.st, place, 0, err);
 }
 
+/* Pack i; -1: none. */
 static int evaluate_pack(struct evaluation *e, struct train_streams *streams,
                          struct s2s_pack_reader *reader, int64_t i, struct s2s_error *err)
 {
     struct s2s_pack *pack = NULL;
-    int rc = read_pack(&pack, streams, reader, i, err);
-    if (rc == 0)
-        rc = score(e, pack, err);
-    if (rc == 0 && e->options->text)
+    int rc = i < 0 ? 0 : read_pack(&pack, streams, reader, i, err);
+    if (pack)
+        rc = check(e, pack, err);
+    score(e, rc == 0 ? pack : NULL);
+    if (rc == 0 && pack && e->options->text)
         rc = transcribe_pack(e, pack, err);
     s2s_pack_free(pack);
     return rc;
 }
 
-/* A rank that failed comes to the rounds of the others, too. */
+/* A rank that failed, or has no pack left, comes to the rounds of the others, too. */
 static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
                           struct s2s_pack_reader *reader, int rank, int size, struct s2s_error *err)
 {
@@ -195,8 +206,9 @@ static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
     for (int64_t first = 0; first < n; first += size) {
         if (o->give_up && o->give_up(o->give_up_ctx))
             return s2s_error_set(err, S2S_E_INTERRUPTED, "evaluation broken off");
-        if (rc == 0 && first + rank < n)
-            rc = evaluate_pack(e, streams, reader, first + rank, err);
+        int now =
+            evaluate_pack(e, streams, reader, rc == 0 && first + rank < n ? first + rank : -1, err);
+        rc = rc < 0 ? rc : now;
     }
     return rc;
 }
@@ -259,7 +271,9 @@ static int score_group(struct evaluation *e, struct s2s_pack *const *group, size
                        struct s2s_error *err)
 {
     struct s2s_pack *joined = s2s_pack_join(group, n);
-    int rc = score(e, joined, err);
+    int rc = check(e, joined, err);
+    if (rc == 0)
+        score(e, joined);
     s2s_pack_free(joined);
     return rc;
 }

@@ -214,6 +214,11 @@ size_t s2s_ckpt_left_values(const struct s2s_ckpt *ckpt);
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
                   const int64_t *size, void *out, struct s2s_error *err);
 
+/* Have two tensors the same dtype, shape and bytes? 1, 0, or an error of reading. It reads up to
+ * the first difference. */
+int s2s_ckpt_is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
+                     const struct s2s_ckpt_tensor *b, struct s2s_error *err);
+
 /* Bytes per piece of a stream. A piece, and those waiting to be written (lib/io/behind.h), must fit
  * into the cores' L2 caches: with 1 MiB each, data goes through memory twice (2 GB took 2.5 times
  * as long while other cores were busy); with 64 or 128 KiB, system calls cost 1.2 to 1.6 times as

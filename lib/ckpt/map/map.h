@@ -149,6 +149,17 @@ bool ckpt_map_knows_type(const char *type);
  * UNSUPPORTED: the family cannot be checked. */
 int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err);
 
+/* An output matrix that differs from the embedding to which the configuration ties it: a trained
+ * head that transformers keeps, and that only the configuration denies. Names are the source's. */
+struct ckpt_own_head {
+    const char *name, *words; /* NULL: there is none */
+};
+/* Finds that of a source with Hugging Face's names (request as for ckpt_map_check_hf). It reads the
+ * two tensors, up to the first difference. A source that no family fits has none. Fails as reading
+ * does. */
+int ckpt_map_own_head(const struct ckpt_map_request *request, struct ckpt_own_head *head,
+                      struct s2s_error *err);
+
 /* ---- the table ---- */
 
 enum ckpt_transform {

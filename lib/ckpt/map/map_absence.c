@@ -114,36 +114,20 @@ bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *
     return has;
 }
 
-/* Are two tensors of the same dtype and shape equal bit for bit? 1, 0, or an error. */
-static int is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
-                   const struct s2s_ckpt_tensor *b, struct s2s_error *err)
+/* The embedding that belongs to `out`, the source of a rule, if that is an output matrix of the
+ * tables; NULL: it is none, or the embedding is missing. */
+static const struct ckpt_map_source *words_of(const struct ckpt_map_engine *e,
+                                              const struct ckpt_rule *rule,
+                                              const struct ckpt_map_source *out)
 {
-    const size_t itemsize = s2s_dtype_size(a->dtype);
-    struct s2s_ckpt_walk walk;
-    char *x = s2s_xmalloc(S2S_CKPT_PIECE), *y = s2s_xmalloc(S2S_CKPT_PIECE);
-    int rc = 0;
-    bool same = true;
-    s2s_ckpt_walk_begin(&walk, a->shape, a->n_dims, itemsize);
-    while (rc == 0 && same && s2s_ckpt_walk_next(&walk)) {
-        rc = s2s_ckpt_read(ckpt, a, walk.begin, walk.box, x, err);
-        if (rc == 0)
-            rc = s2s_ckpt_read(ckpt, b, walk.begin, walk.box, y, err);
-        if (rc == 0)
-            same = memcmp(x, y, (size_t)ckpt_box_numel(walk.box, a->n_dims) * itemsize) == 0;
-    }
-    free(x);
-    free(y);
-    return rc < 0 ? rc : same;
-}
-
-/* The embedding that belongs to an output matrix of the tables; NULL: missing. */
-static const struct ckpt_map_source *words_of(const struct ckpt_map_engine *e, const char *output,
-                                              size_t prefix_len)
-{
+    static const char output[] = "output_layer.weight";
+    if (!out || !s2s_ends_with(rule->megatron, output))
+        return NULL;
+    const size_t prefix_len = strlen(rule->megatron) - strlen(output);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const char *name = e->map.rules[i].megatron;
         const struct ckpt_map_source *found = ckpt_map_find(e, e->map.rules[i].hf);
-        if (found && strncmp(name, output, prefix_len) == 0 &&
+        if (found && strncmp(name, rule->megatron, prefix_len) == 0 &&
             strcmp(name + prefix_len, "embedding.word_embeddings.weight") == 0)
             return found;
     }
@@ -152,26 +136,43 @@ static const struct ckpt_map_source *words_of(const struct ckpt_map_engine *e, c
 
 int ckpt_map_leave_out_copy(struct ckpt_map_engine *e)
 {
-    static const char output[] = "output_layer.weight";
     int same = 0;
     for (size_t i = 0; i < e->map.n_rules && config_tied(e->config) == 1 && same == 0; i++) {
-        const char *name = e->map.rules[i].megatron;
         struct ckpt_map_source *out = ckpt_map_find(e, e->map.rules[i].hf);
-        const struct ckpt_map_source *in = out && s2s_ends_with(name, output)
-                                               ? words_of(e, name, strlen(name) - strlen(output))
-                                               : NULL;
+        const struct ckpt_map_source *in = words_of(e, &e->map.rules[i], out);
         /* a user's map may require it */
-        if (!in || in == out || !ckpt_map_is_optional(e, &e->map.rules[i]) ||
-            in->tensor->dtype != out->tensor->dtype ||
-            !ckpt_same_shape(in->tensor->shape, in->tensor->n_dims, out->tensor->shape,
-                             out->tensor->n_dims))
+        if (!in || in == out || !ckpt_map_is_optional(e, &e->map.rules[i]))
             continue;
-        same = is_copy(e->request->ckpt, in->tensor, out->tensor, e->err);
+        same = s2s_ckpt_is_copy(e->request->ckpt, in->tensor, out->tensor, e->err);
+        if (same == 0)
+            s2s_warn("ckpt",
+                     "%s differs from %s, though the configuration ties them: it stays a matrix of "
+                     "its own",
+                     out->name, in->name);
         if (same <= 0)
             continue;
         s2s_info("ckpt", "%s is a copy of %s: tied", out->name, in->name);
         out->used = true;
         e->copy = out;
+    }
+    return same < 0 ? same : 0;
+}
+
+int ckpt_map_find_own_head(struct ckpt_map_engine *e, struct ckpt_own_head *head)
+{
+    int tied = whole_tied(e), same = 1;
+    if (tied < 0)
+        tied = config_tied(e->config);
+    if (tied != 1 || never_ties(e))
+        return 0;
+    for (size_t i = 0; i < e->map.n_rules && same == 1; i++) {
+        const struct ckpt_map_source *out = ckpt_map_find(e, e->map.rules[i].hf);
+        const struct ckpt_map_source *in = words_of(e, &e->map.rules[i], out);
+        if (!in || in == out)
+            continue;
+        same = s2s_ckpt_is_copy(e->request->ckpt, in->tensor, out->tensor, e->err);
+        if (same == 0)
+            *head = (struct ckpt_own_head){out->tensor->name, in->tensor->name};
     }
     return same < 0 ? same : 0;
 }

@@ -186,6 +186,8 @@ bool ckpt_map_config_unties(const struct ckpt_map_engine *e);
 /* To Megatron: leaves out an output matrix that is tied by the configuration, if it equals the
  * embedding bit for bit: some published models store it twice. Fails as reading does. */
 int ckpt_map_leave_out_copy(struct ckpt_map_engine *e);
+/* To Megatron: as ckpt_map_own_head says. */
+int ckpt_map_find_own_head(struct ckpt_map_engine *e, struct ckpt_own_head *head);
 /* Is this an embedding that is tied, and stored as the output matrix alone? safetensors' save_model
  * keeps the first of the two names. Only for names that are kept. */
 bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);

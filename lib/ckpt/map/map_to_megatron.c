@@ -577,3 +577,20 @@ int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *
     ckpt_map_free_result(&result);
     return rc;
 }
+
+int ckpt_map_own_head(const struct ckpt_map_request *request, struct ckpt_own_head *head,
+                      struct s2s_error *err)
+{
+    struct ckpt_map_engine e;
+    struct ckpt_map_result result = {.n_state = 0};
+    struct s2s_error unknown = S2S_ERROR_INIT;
+    int rc = 0;
+    *head = (struct ckpt_own_head){NULL, NULL};
+    if (ckpt_map_begin(&e, NULL, request, true, &result, &unknown) == 0) {
+        e.err = err;
+        rc = ckpt_map_find_own_head(&e, head);
+    }
+    ckpt_map_end(&e, &result);
+    ckpt_map_free_result(&result);
+    return rc;
+}

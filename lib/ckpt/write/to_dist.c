@@ -411,7 +411,7 @@ static int make_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const struct 
     if (how->common || ckpt->common)
         common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
     else
-        rc = s2s_hf_common(&common, ckpt, err);
+        rc = s2s_hf_common(&common, ckpt, true, err);
     if (rc < 0)
         return rc;
     if (how->metadata)

@@ -31,17 +31,19 @@ struct s2s_hf_options {
 };
 
 /*
- * Plans parts and names without reading tensor data. Call s2s_hf_release also after failure.
- * NOTFOUND lists what the output needs and the source lacks; SHAPE, FORMAT, UNSUPPORTED.
+ * Plans parts and names, reading no tensor data except by s2s_hf_check_kept. Call s2s_hf_release
+ * also after failure. NOTFOUND lists what the output needs and the source lacks; SHAPE, FORMAT,
+ * UNSUPPORTED.
  */
 int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err);
 /* Checks a source whose names are kept: does it have all weights of the model that its config.json
  * describes, with matching shapes? The config.json is that of files, the small files of the output,
  * or (files NULL) of the source. transformers would initialise missing weights randomly. NOTFOUND
- * or SHAPE lists them; FORMAT for a config.json that cannot be read. */
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
-                      struct s2s_error *err);
+ * or SHAPE lists them; FORMAT for a config.json that cannot be read. Warns of a config.json that
+ * ties an output matrix to an embedding with other values, and puts that of files right; for this
+ * the two are read, up to their first difference. */
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s2s_error *err);
 /* Writes everything into folder dir, which exists and is empty. */
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
                  struct s2s_error *err);
@@ -53,8 +55,9 @@ void s2s_hf_release(struct s2s_hf_output *out);
 int s2s_hf_read_json(json_t **value, struct s2s_ckpt *ckpt, const char *path,
                      struct s2s_error *err);
 /* Makes a common state for torch_dist from the small files of a Hugging Face folder, or from those
- * that such a common state keeps (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL
- * after a failure. */
-int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err);
+ * that such a common state keeps (doc/CHECKPOINT.md). names_kept: the tensors stay what
+ * transformers calls them, so a config.json that ties too much is put right as in
+ * s2s_hf_check_kept. Gives a reference in *common, which is NULL after a failure. */
+int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, bool names_kept, struct s2s_error *err);
 
 #endif

@@ -353,7 +353,7 @@ int s2s_hf_read_json(json_t **value, struct s2s_ckpt *ckpt, const char *path, st
     return rc;
 }
 
-int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)
+int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, bool names_kept, struct s2s_error *err)
 {
     struct s2s_hf_output out = {.n_parts = 0};
     *common = json_pack("{s:I, s:f}", "iteration",
@@ -366,6 +366,8 @@ int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = files_of_trainer(&out, ckpt, NULL, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && s2s_is_there(ckpt->dir_fd, "llm_backbone"))
         rc = ckpt_side_take_folder(&out.files, ckpt, "llm_backbone", err);
+    if (rc == 0 && names_kept && ckpt_side_find(&out.files, "config.json"))
+        rc = ckpt_hf_untie(ckpt, &out.files, err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {
         const struct ckpt_side_file *file = &out.files.v[i];
         if (keep_nemo_config(*common, file))

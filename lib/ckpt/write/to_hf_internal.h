@@ -27,6 +27,9 @@ int ckpt_hf_nemo_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                                const struct s2s_hf_options *options);
 
+/* Of s2s_hf_check_kept only what it says of, and does to, a config.json that ties too much. */
+int ckpt_hf_untie(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s2s_error *err);
+
 /* verl's folder of transformers' files, seen from its dist_ckpt/ beside. */
 #define CKPT_VERL_FILES "../huggingface"
 /* Is it such a dist_ckpt/, with a config.json in that folder? */

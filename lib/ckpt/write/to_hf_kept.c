@@ -1,7 +1,8 @@
 /*
  * Checks checkpoints whose names are kept for missing weights, according to config.json. A
  * composite model is checked part by part, each with its own section of config.json; models that no
- * name map describes are not checked.
+ * name map describes are not checked. A config.json that ties an output matrix which is none but
+ * its own is put right.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
@@ -13,7 +14,9 @@
 
 struct check {
     struct s2s_ckpt *ckpt;
-    int rc; /* of the first error; others are logged at once */
+    struct ckpt_side_files *files; /* of the output, to be put right; or NULL */
+    bool only_heads;               /* what is missing is nobody's concern */
+    int rc;                        /* of the first error; others are logged at once */
     struct s2s_error *err;
 };
 
@@ -33,7 +36,7 @@ static void tell_error(struct check *c, struct s2s_error found)
  * a config.json, and so whatever the model is. */
 static void tell(struct check *c, struct s2s_error lacks)
 {
-    if (lacks.code != S2S_E_NOTFOUND && lacks.code != S2S_E_SHAPE)
+    if ((lacks.code != S2S_E_NOTFOUND && lacks.code != S2S_E_SHAPE) || c->only_heads)
         return;
     s2s_error_add(&lacks, lacks.code,
                   "the model of its config.json is not whole (convert --to safetensors takes it as "
@@ -56,8 +59,70 @@ static void check(struct check *c, struct ckpt_map_request request)
     struct s2s_error lacks = S2S_ERROR_INIT;
     request.ckpt = c->ckpt;
     request.is_exact = true;
-    ckpt_map_check_hf(&request, &lacks);
+    if (!c->only_heads)
+        ckpt_map_check_hf(&request, &lacks);
     tell(c, lacks);
+}
+
+static const char TIE[] = "tie_word_embeddings";
+
+/* Unties a section of a config.json; also one that says nothing, since its class may tie by
+ * default.
+ */
+static bool untie_section(json_t *section)
+{
+    if (!json_is_object(section) || json_is_false(json_object_get(section, TIE)))
+        return false;
+    json_object_set_new(section, TIE, json_false());
+    return true;
+}
+
+/* Unties the words in a config.json of the output: of its section `key`, or all of it (key NULL).
+ */
+static void untie(struct check *c, const char *path, const char *key)
+{
+    struct ckpt_side_file *file = NULL;
+    for (size_t i = 0; c->files && i < c->files->n; i++)
+        if (strcmp(c->files->v[i].path, path) == 0)
+            file = &c->files->v[i];
+    json_t *root = file ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL) : NULL;
+    json_t *words = key ? json_object_get(root, key) : (json_t *)ckpt_config_of_words(root);
+    bool changed = untie_section(root);
+    if (words != root)
+        changed |= untie_section(words);
+    if (changed) {
+        free(file->bytes);
+        file->bytes = s2s_ckpt_config_text(root);
+        file->len = strlen(file->bytes);
+    }
+    json_decref(root);
+}
+
+/* Finds an output matrix that its config.json ties, and yet is one of its own. key: the part's
+ * section; NULL: the whole model. is_salm: the section is a file of its own. */
+static void check_tie(struct check *c, struct ckpt_map_request request, const char *key,
+                      bool is_salm)
+{
+    struct s2s_error bad = S2S_ERROR_INIT;
+    struct ckpt_own_head head;
+    request.ckpt = c->ckpt;
+    request.is_exact = true;
+    const int rc = ckpt_map_own_head(&request, &head, &bad);
+    if (rc < 0)
+        tell_error(c, bad);
+    if (!head.name)
+        return;
+    s2s_warn("ckpt", "%s: %s differs from %s, though %s%sconfig.json ties them (%s): %s",
+             c->ckpt->path, head.name, head.words, is_salm ? key : "", is_salm ? "/" : "", TIE,
+             c->files ? "it is kept, and the config.json that is written says false"
+                      : "transformers keeps both; the value should be false");
+    if (!is_salm || json_is_true(json_object_get(request.beside, TIE)))
+        untie(c, "config.json", key);
+    if (is_salm) {
+        char *path = s2s_xasprintf("%s/config.json", key);
+        untie(c, path, NULL);
+        free(path);
+    }
 }
 
 /* Checks NeMo's own names of a SALM, whose configuration has none of transformers' keys. */
@@ -202,8 +267,11 @@ static void check_parts(struct check *c, const json_t *config)
                                                  .config = part,
                                                  .beside = is_headless(config) ? headless : config,
                                                  .is_part = true};
-        if (ckpt_map_knows_type(request.name) && !is_packed(part))
-            check(c, request);
+        if (!ckpt_map_knows_type(request.name) || is_packed(part))
+            continue;
+        check(c, request);
+        if (!is_headless(config))
+            check_tie(c, request, key, strcmp(ckpt_config_type(config), "salm") == 0);
     }
     while ((family = family_besides(config, &at)))
         check(c, (struct ckpt_map_request){.name = family, .config = config});
@@ -295,6 +363,10 @@ static void check_body(struct check *c, const json_t *config, const struct body 
     check(c, request);
     if (body)
         check_head(c, config, body);
+    else /* it may have an output matrix */
+        check_tie(
+            c, (struct ckpt_map_request){.name = request.name, .config = config, .is_part = true},
+            NULL, false);
     json_decref(headless);
 }
 
@@ -309,9 +381,11 @@ static void check_all(struct check *c, const json_t *config)
     } else if (is_composite(config)) {
         check_parts(c, config);
     } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
-        check_nemo(c, config);
+        if (!c->only_heads)
+            check_nemo(c, config);
     } else if (known && is_whole_model(config)) {
         check(c, whole);
+        check_tie(c, whole, NULL, false);
     } else if (known && (body || may_be_body(c->ckpt, config))) {
         check_body(c, config, body);
     }
@@ -395,21 +469,32 @@ static void check_as_written(struct check *c, const json_t *config)
     free(named);
 }
 
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
-                      struct s2s_error *err)
+static int check_kept(struct check *c)
 {
-    struct check c = {.ckpt = ckpt, .err = err};
-    json_t *config = read_config(&c, files, "config.json");
+    json_t *config = read_config(c, c->files, "config.json");
     if (strcmp(ckpt_config_type(config), "salm") == 0)
-        add_parts(&c, config, files);
-    if (ckpt_is_adapter(ckpt) || !config) {
+        add_parts(c, config, c->files);
+    if (ckpt_is_adapter(c->ckpt) || !config) {
         /* the required weights are unknown */
-    } else if (files) {
-        check_as_written(&c, config);
+    } else if (c->files) {
+        check_as_written(c, config);
     } else {
-        check_all(&c, config);
+        check_all(c, config);
     }
-    check_scales(&c);
+    if (!c->only_heads)
+        check_scales(c);
     json_decref(config);
-    return c.rc;
+    return c->rc;
+}
+
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s2s_error *err)
+{
+    struct check c = {.ckpt = ckpt, .files = files, .err = err};
+    return check_kept(&c);
+}
+
+int ckpt_hf_untie(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s2s_error *err)
+{
+    struct check c = {.ckpt = ckpt, .files = files, .only_heads = true, .err = err};
+    return check_kept(&c);
 }

@@ -44,7 +44,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
     if (rc == 0)
         rc = ckpt_add_extra_states(plan, err);
     if (rc == 0)
-        rc = s2s_hf_common(common, request->ckpt, err);
+        rc = s2s_hf_common(common, request->ckpt, false, err);
     if (rc == 0) {
         json_object_set_new(*common, "args", ckpt_config_args(full.config, plan));
         /* there is no optimizer: only what determines the tensors' names is set */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/error.h"
+#include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
@@ -274,12 +275,34 @@ static void build_head(struct s2s_model *model, struct llama *m, const struct s2
                     "model.norm");
 }
 
+/* As transformers does: a head of its own in the weights counts, whatever the config says. The
+ * config that checkpoints keep is put right. */
+static int keep_own_head(struct s2s_model *model, bool *tied, struct s2s_error *err)
+{
+    static const char head[] = "lm_head.weight", embed[] = "model.embed_tokens.weight";
+    char *path = *tied && model->dir ? model_dir_differs(model, head, embed) : NULL;
+    if (*tied && !path) {
+        model->twin[0] = embed;
+        model->twin[1] = head;
+    }
+    if (!path)
+        return 0;
+    s2s_warn("model",
+             "%s: %s differs from %s, though %s ties them (tie_word_embeddings): it stays a matrix "
+             "of its own, as in transformers; with tie_word_embeddings false there is no warning",
+             path, head, embed, model->config_path);
+    free(path);
+    *tied = false;
+    return s2s_conf_set_text(model->conf, "tie_word_embeddings", "false", S2S_CONF_FROM_DERIVED,
+                             model->config_path, err);
+}
+
 static int llama_build(struct s2s_model *model, struct s2s_error *err)
 {
     struct llama *m = model->impl = s2s_xcalloc(1, sizeof *m);
     struct config *c = &m->config;
     int rc = read_config(m, model->conf, err);
-    if (rc < 0)
+    if (rc < 0 || (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;

@@ -96,6 +96,61 @@ static const struct s2s_st_tensor *find(const struct weights *w, const char *pre
     return t;
 }
 
+static double value_at(const struct s2s_st_tensor *t, size_t i)
+{
+    const char *at = (const char *)t->data + i * s2s_dtype_size(t->dtype);
+    double wide;
+    float single;
+    uint16_t half;
+    if (t->dtype == S2S_F64) {
+        memcpy(&wide, at, sizeof wide);
+        return wide;
+    }
+    if (t->dtype == S2S_F32) {
+        memcpy(&single, at, sizeof single);
+        return (double)single;
+    }
+    memcpy(&half, at, sizeof half);
+    return (double)(t->dtype == S2S_F16 ? s2s_f16_to_f32(half) : s2s_bf16_to_f32(half));
+}
+
+static bool is_number(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
+}
+
+/* Bit for bit, or in two dtypes value for value. */
+static bool same_values(const struct s2s_st_tensor *a, const struct s2s_st_tensor *b)
+{
+    if (a->n_dims != b->n_dims ||
+        memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof *a->shape) != 0)
+        return false;
+    if (a->dtype == b->dtype)
+        return memcmp(a->data, b->data, a->len_bytes) == 0;
+    if (!is_number(a->dtype) || !is_number(b->dtype))
+        return false;
+    for (size_t i = 0; i < a->len_bytes / s2s_dtype_size(a->dtype); i++)
+        if (value_at(a, i) != value_at(b, i))
+            return false;
+    return true;
+}
+
+char *model_dir_differs(const struct s2s_model *model, const char *name, const char *other)
+{
+    struct weights w = {0};
+    struct s2s_error unread = S2S_ERROR_INIT;
+    size_t file, other_file;
+    char *path = NULL;
+    if (open_dir(&w, model->dir, &unread) == 0) {
+        const struct s2s_st_tensor *a = find(&w, model->stored_prefix, name, &file);
+        const struct s2s_st_tensor *b = find(&w, model->stored_prefix, other, &other_file);
+        if (a && b && !same_values(a, b))
+            path = s2s_xstrdup(w.paths[file]);
+    }
+    close_files(&w);
+    return path;
+}
+
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
 {
     bool same = t->n_dims == param->n_dims;
@@ -139,7 +194,8 @@ static void warn_extra(const struct s2s_model *model, const struct weights *w, c
             if (strncmp(name, model->stored_prefix, len) != 0)
                 continue;
             char *full = s2s_xasprintf("%s%s", model->prefix, name + len);
-            if (!s2s_params_find(model->params, full) && !is_counter(name) && n++ < 10)
+            const bool is_twin = model->twin[1] && strcmp(name + len, model->twin[1]) == 0;
+            if (!is_twin && !s2s_params_find(model->params, full) && !is_counter(name) && n++ < 10)
                 s2s_buf_printf(&names, " %s", name);
             free(full);
         }
@@ -161,6 +217,8 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
         if (!name || !s2s_param_is_here(param))
             continue;
         const struct s2s_st_tensor *t = find(&w, model->stored_prefix, name, &file);
+        if (!t && model->twin[0] && strcmp(name, model->twin[0]) == 0)
+            t = find(&w, model->stored_prefix, model->twin[1], &file);
         if (t) {
             if ((rc = model_set_param(param, t, err)) < 0)
                 s2s_error_add(err, rc, "%s", w.paths[file]);

@@ -195,6 +195,8 @@ struct s2s_model {
     char *dir;                 /* the directory it came from; NULL when only a config did */
     char *prefix;              /* of its parameters' names in the registry: "" or "llm." */
     const char *stored_prefix; /* of its tensors' names in that directory: "" or "encoder." */
+    const char *twin[2];       /* two names of one matrix: of the parameter, and one that files may
+                                  have beside it or in its place; NULL: none */
     struct s2s_conf *conf;     /* its config.json, or its part of that */
     char *config_path;
     struct s2s_model_options options; /* its strings are not kept */

@@ -8,6 +8,9 @@
 /* Parameters of the model that are in the directory's model.safetensors (or the shards of
  * model.safetensors.index.json), under their names without the prefix. */
 int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *err);
+/* Whether the model's directory holds both tensors with values that differ: the path of the first
+ * (gives: free), else NULL. A directory that cannot be read is the loader's to report. */
+char *model_dir_differs(const struct s2s_model *model, const char *name, const char *other);
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 

@@ -330,6 +330,75 @@ static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, b
     return rc;
 }
 
+static const char HEAD[] = "lm_head.weight", EMBED[] = "model.embed_tokens.weight";
+
+int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err)
+{
+    char *names[2] = {s2s_xasprintf("%s%s", prefix, HEAD), s2s_xasprintf("%s%s", prefix, EMBED)};
+    const struct s2s_ckpt_tensor *head = s2s_ckpt_find(ckpt, names[0]);
+    const struct s2s_ckpt_tensor *embed = s2s_ckpt_find(ckpt, names[1]);
+    int same = head && embed ? s2s_ckpt_is_copy(ckpt, head, embed, err) : 1;
+    free(names[0]);
+    free(names[1]);
+    return same < 0 ? same : !same;
+}
+
+/* Is it the output layer of a model, in a checkpoint that has only the embedding? */
+static bool was_tied(struct s2s_ckpt *ckpt, const char *name)
+{
+    if (!s2s_ends_with(name, HEAD) || s2s_ckpt_find(ckpt, name))
+        return false;
+    char *embed = s2s_xasprintf("%.*s%s", (int)(strlen(name) - strlen(HEAD)), name, EMBED);
+    const bool has = s2s_ckpt_find(ckpt, embed) != NULL;
+    free(embed);
+    return has;
+}
+
+static int say_tied(struct s2s_ckpt *ckpt, const struct s2s_params *params, int rc,
+                    struct s2s_error *err)
+{
+    for (size_t i = 0; rc == S2S_E_NOTFOUND && i < params->n; i++)
+        if (was_tied(ckpt, params->list[i]->name))
+            return s2s_error_hint(err, rc,
+                                  "it was saved with the output layer tied to the embedding; a "
+                                  "model directory without %s goes on with it so",
+                                  HEAD);
+    return rc;
+}
+
+/* 1: a weight that the model has no place for, and that says something. */
+static int is_unused(struct s2s_ckpt *ckpt, const struct s2s_params *params, const char *name,
+                     struct s2s_error *err)
+{
+    if (s2s_ckpt_is_state(name) || s2s_ends_with(name, ".num_batches_tracked") ||
+        s2s_params_find(params, name))
+        return 0;
+    if (!s2s_ends_with(name, HEAD))
+        return 1;
+    char *prefix = s2s_xstrndup(name, strlen(name) - strlen(HEAD));
+    int rc = s2s_restore_own_head(ckpt, prefix, err);
+    free(prefix);
+    return rc;
+}
+
+/* The model is not quite the one that was trained. */
+static int warn_unused(struct s2s_ckpt *ckpt, const struct s2s_params *params,
+                       struct s2s_error *err)
+{
+    struct s2s_buf names = S2S_BUF_INIT;
+    size_t n, n_unused = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    int rc = 0;
+    for (size_t i = 0; rc >= 0 && i < n; i++)
+        if ((rc = is_unused(ckpt, params, tensors[i].name, err)) > 0 && n_unused++ < 10)
+            s2s_buf_printf(&names, " %s", tensors[i].name);
+    if (n_unused)
+        s2s_warn("train", "%s: %zu tensors are not used:%s%s", s2s_ckpt_path(ckpt), n_unused,
+                 names.data, n_unused > 10 ? " .." : "");
+    s2s_buf_release(&names);
+    return rc < 0 ? rc : 0;
+}
+
 static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_optim *optim,
                         struct s2s_error *err)
 {
@@ -375,9 +444,11 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
     int rc = s2s_ckpt_open(&ckpt, path, err);
     if (rc < 0)
         return rc;
-    rc = check_names(ckpt, params, optim != NULL, err); /* says the path */
-    if (rc == 0) {
-        rc = read_tensors(ckpt, params, optim, err);
+    rc = say_tied(ckpt, params, check_names(ckpt, params, optim != NULL, err), err);
+    if (rc == 0) { /* else it says the path */
+        rc = warn_unused(ckpt, params, err);
+        if (rc == 0)
+            rc = read_tensors(ckpt, params, optim, err);
         if (rc == 0 && optim)
             rc = read_state(ckpt, optim, state, err);
         if (rc < 0)

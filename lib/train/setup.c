@@ -118,12 +118,37 @@ static int stored_conf(struct s2s_conf **conf, const json_t *common, const char 
                 : 0;
 }
 
-static int open_stored(struct s2s_bundle *b, const json_t *common, struct s2s_error *err)
+/* A config that ties the output layer is not believed where the checkpoint has one of its own: it
+ * was converted by who believed it. */
+static int untie(struct s2s_conf *llm, struct s2s_ckpt *ckpt, const char *prefix,
+                 struct s2s_error *err)
 {
+    bool tied;
+    int rc = s2s_restore_own_head(ckpt, prefix, err);
+    if (rc <= 0)
+        return rc;
+    rc = s2s_conf_get_bool_or(&tied, llm, "tie_word_embeddings", false, err);
+    if (rc < 0)
+        return rc;
+    if (tied)
+        s2s_warn("train",
+                 "%s: %slm_head.weight differs from the embedding, though its config ties them "
+                 "(tie_word_embeddings): it stays a matrix of its own",
+                 s2s_ckpt_path(ckpt), prefix);
+    /* also where nothing is said: the class may tie */
+    return s2s_conf_set_text(llm, "tie_word_embeddings", "false", S2S_CONF_FROM_DERIVED,
+                             s2s_ckpt_path(ckpt), err);
+}
+
+static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const json_t *common = s2s_ckpt_common(ckpt);
     struct s2s_conf *encoder = NULL, *llm = NULL;
     int rc = stored_conf(&encoder, common, "config/encoder", err);
     if (rc == 0)
         rc = stored_conf(&llm, common, "config/llm", err);
+    if (rc == 0 && llm)
+        rc = untie(llm, ckpt, encoder ? "llm." : "", err);
     if (rc == 0 && encoder && llm) {
         struct s2s_salm_parts parts = {.encoder.conf = encoder, .llm.conf = llm};
         rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
@@ -146,7 +171,7 @@ static int open_checkpoint(struct s2s_bundle *b, const char *path, struct s2s_er
     int rc = s2s_ckpt_open(&ckpt, path, err);
     if (rc < 0)
         return rc;
-    if ((rc = open_stored(b, s2s_ckpt_common(ckpt), err)) < 0)
+    if ((rc = open_stored(b, ckpt, err)) < 0)
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
     s2s_ckpt_close(ckpt);
     if (rc == 0)

@@ -24,6 +24,7 @@
 #include "lib/train/recipe.h"
 #include "lib/train/runlog.h"
 
+struct s2s_ckpt;
 struct s2s_error;
 
 /* A model on its device. */
@@ -100,9 +101,12 @@ int s2s_write_params(struct s2s_dist_writer *writer, const struct s2s_params *pa
                      const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
                      struct s2s_error *err);
 /* Parameters, and with optim and state the rest, of a torch_dist checkpoint. Every parameter must
- * be there: NOTFOUND lists those that are not. */
+ * be there: NOTFOUND lists those that are not. Weights that nobody wants are a warning. */
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
                 struct s2s_run_state *state, struct s2s_error *err);
+/* Whether the checkpoint has an output layer that differs from the embedding, below prefix
+ * ("llm."). 1, 0, or an error of reading. */
+int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err);
 
 /* ---- the step (step.c) ---- */
 

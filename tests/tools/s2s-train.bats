@@ -1,5 +1,6 @@
 load common
 load train
+load own_head
 
 setup_tool() {
     tiny_model 'seen: t.s2s' 20 5 2
@@ -916,4 +917,148 @@ PY
     [ "$rc" -ne 0 ]
     [ $((SECONDS - start)) -le 4 ]
     grep -q 'rank 1' said
+}
+
+# ---- an output layer of its own under a config that ties it ----
+
+# tied_model DIR: a tied model of bytes, and its untied twin beside it is DIR.honest once own_head was called
+tied_model() {
+    cp "$ROOT/demo/tokenizer.json" .
+    s2s-train -q r.yaml run=made train.steps=0 data.tokenizer=tokenizer.json model.llm.config="$(tr -d '\n' <llm.json)" model.llm.config.vocab_size=260
+    s2s-ckpt convert -q --to hf made/checkpoints "$1"
+    says_tie "$1/config.json" true
+}
+
+# honest DIR TO: the same files, and a config that says false
+honest() {
+    cp -r "$1" "$2"
+    jq '.tie_word_embeddings = false' "$1/config.json" >"$2/config.json"
+}
+
+@test "a head of its own that the config ties gives transformers' numbers" {
+    M=$ROOT/tests/oracle/models
+    for model in llama_own_head gemma1_own_head; do
+        exits 0 s2s-train probe --model "$M/$model" --inputs "$M/$model/inputs.safetensors" --grads --steps 3 \
+            --optimizer "$M/$model/expected.json" --out out
+        says "$model/model.safetensors: lm_head.weight differs from model.embed_tokens.weight, though $M/$model/config.json ties them"
+        python3 "$ROOT/tests/oracle/compare.py" out "$M/$model/expected.safetensors" "$M/$model/expected.json" --mask "$M/$model/inputs.safetensors"
+    done
+}
+
+@test "a head of its own is trained, kept, resumed, evaluated and converted as where the config says so" {
+    tied_model m
+    own_head m other
+    honest m honest
+    exits 0 s2s-train r.yaml 'model={path: m}' run=a train.steps=6 checkpoint.every=3
+    says "m/model.safetensors: lm_head.weight differs from model.embed_tokens.weight, though m/config.json ties them (tie_word_embeddings)"
+    [ "$(grep -c differs <<<"$output")" -eq 1 ]
+    exits 0 s2s-train r.yaml 'model={path: honest}' run=b train.steps=6
+    [ -z "$output" ]
+    alike "$(log a)" "$(log b)"
+    same_checkpoint a b 6
+    s2s-ckpt ls a/checkpoints | grep -q '^optimizer.state.exp_avg.lm_head.weight'
+    # resumed, and on two ranks, which say it once
+    s2s-train -q r.yaml 'model={path: m}' run=c train.steps=2
+    s2s-train -q r.yaml 'model={path: m}' run=c train.steps=6
+    same_checkpoint a c 6
+    run mpirun_n 2 s2s-train -j1 r.yaml 'model={path: m}' run=two mesh.dp=2 train.steps=1
+    [ "$status" -eq 0 ]
+    [ "$(grep -c differs <<<"$output")" -eq 1 ]
+    # what was trained, whoever reads it
+    alike "$(s2s-train eval -q --no-text r.yaml 'model={path: m}' run=a)" "$(s2s-train eval --no-text r.yaml 'model={path: honest}' run=b)"
+    exits 0 s2s-ckpt convert -q --to hf a/checkpoints hf
+    [ -z "$output" ]
+    says_tie hf/config.json false
+    s2s-ckpt ls hf | grep -q '^lm_head.weight'
+    text() { s2s-train generate -q --tokenizer tokenizer.json --prompt one --max-new-tokens 20 --json "$@"; }
+    alike "$(text --checkpoint a/checkpoints)" "$(text --model hf)"
+    alike "$(text --model m)" "$(text --model honest)"
+    [ "$(text --model m)" != "$(text --model hf)" ]
+}
+
+@test "a head that equals the embedding, or stands in its place, is tied, and nothing is said" {
+    tied_model m
+    s2s-train -q r.yaml 'model={path: m}' run=plain train.steps=3
+    for head in equal wide alone; do
+        rm -rf n
+        cp -r m n
+        own_head n $head
+        exits 0 s2s-train r.yaml 'model={path: n}' run=$head train.steps=3
+        [ -z "$output" ]
+        same_checkpoint plain $head 3
+    done
+}
+
+@test "a head of its own in another shard is found, and one of another size is refused" {
+    tied_model m
+    own_head m other
+    honest m honest
+    s2s-ckpt convert -q --to hf --max-shard-size 40kB honest n
+    jq '.tie_word_embeddings = true' honest/config.json >n/config.json
+    shard=$(jq -r '.weight_map["lm_head.weight"]' n/model.safetensors.index.json)
+    [ "$shard" != "$(jq -r '.weight_map["model.embed_tokens.weight"]' n/model.safetensors.index.json)" ]
+    exits 0 s2s-train r.yaml 'model={path: n}' run=n train.steps=2
+    says "n/$shard: lm_head.weight differs"
+    s2s-train -q r.yaml 'model={path: honest}' run=h train.steps=2
+    same_checkpoint n h 2
+    sed -i 's/"lm_head.weight": {"dtype": "F32", "shape": \[260, 32\]/"lm_head.weight": {"dtype": "F32", "shape": [32, 260]/' m/model.safetensors
+    exits 1 s2s-train r.yaml 'model={path: m}' run=x
+    says "lm_head.weight is [32, 260]; the config asks for [260, 32]"
+}
+
+@test "a run that began with its head tied, or untied, is not taken for the other" {
+    tied_model m
+    cp -r m n
+    own_head n other
+    s2s-train -q r.yaml 'model={path: m}' run=a train.steps=1
+    exits 1 s2s-train r.yaml 'model={path: n}' run=a train.steps=2
+    says "lm_head.weight"
+    says "a model directory without lm_head.weight goes on with it so"
+    s2s-train -q r.yaml 'model={path: n}' run=b train.steps=1
+    exits 0 s2s-train r.yaml 'model={path: m}' run=b train.steps=2
+    says "1 tensors are not used: lm_head.weight"
+    # a checkpoint that was converted by who believed the config
+    s2s-ckpt convert -q --to torch_dist n d
+    python3 - d/iter_*/common.pt <<'PY'
+import pickle, sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+name = [n for n in z.namelist() if n.endswith("data.pkl")][0]
+rest = {n: z.read(n) for n in z.namelist() if n != name}
+common = pickle.loads(z.read(name))
+key = [k for k in common if k == "config/llm" or k == "file/config.json" or k == "config/composite"]
+for k in key:
+    assert '"tie_word_embeddings": false' in common[k], common[k]
+    common[k] = common[k].replace('"tie_word_embeddings": false', '"tie_word_embeddings": true')
+assert key
+with zipfile.ZipFile(sys.argv[1], "w") as z:
+    z.writestr(name, pickle.dumps(common, 2))
+    for n, b in rest.items():
+        z.writestr(n, b)
+PY
+    exits 0 s2s-train generate --checkpoint d --prompt one --max-new-tokens 20
+    says "lm_head.weight differs from the embedding, though its config ties them"
+    alike "$(tail -n 1 <<<"$output")" "$(s2s-train generate -q --model n --prompt one --max-new-tokens 20)"
+}
+
+@test "speech: the LLM of a composite has a head of its own, too" {
+    make_speech
+    s2s-train -q s.yaml run=made train.steps=0
+    s2s-ckpt convert -q --to hf made/checkpoints m
+    own_head m/llm other
+    cp -r m honest
+    jq '.tie_word_embeddings = false' m/llm/config.json >honest/llm/config.json
+    exits 0 s2s-train s.yaml 'model={path: m}' run=a train.steps=2
+    says "m/llm/model.safetensors: lm_head.weight differs"
+    exits 0 s2s-train s.yaml 'model={path: honest}' run=b train.steps=2
+    [ -z "$output" ]
+    same_checkpoint a b 2
+    s2s-ckpt ls a/checkpoints | grep -q '^llm.lm_head.weight'
+    # of parts; resumed
+    s2s-train -q s.yaml 'model={encoder: {path: m/encoder}, projection: {path: m/projection.safetensors}, llm: {path: m/llm}}' run=c train.steps=1
+    s2s-train -q s.yaml 'model={encoder: {path: m/encoder}, projection: {path: m/projection.safetensors}, llm: {path: m/llm}}' run=c train.steps=2
+    same_checkpoint a c 2
+    s2s-ckpt convert -q --to hf a/checkpoints hf
+    says_tie hf/llm/config.json false
+    exits 0 s2s-train generate --model hf --audio a0.wav
+    alike "$output" "$(s2s-train generate --checkpoint a/checkpoints --audio a0.wav)"
 }

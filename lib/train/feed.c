@@ -343,6 +343,11 @@ int64_t s2s_feed_n_packs(const struct s2s_feed *f)
     return f->n_packs;
 }
 
+json_t *s2s_feed_describe(const struct s2s_feed *f)
+{
+    return f->pipe ? NULL : train_streams_describe(&f->streams);
+}
+
 void s2s_feed_close(struct s2s_feed *f)
 {
     if (!f)

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "lib/mesh/mesh.h"
 #include "lib/train/pack.h"
 
@@ -58,7 +60,10 @@ int s2s_feed_open(struct s2s_feed **feed, const struct s2s_feed_options *options
  * and its peers' own: the caller shares it (s2s_mesh_all_ok). */
 int s2s_feed_next(struct s2s_feed *feed, const struct s2s_feed_step **step, struct s2s_error *err);
 int64_t s2s_feed_n_packs(const struct s2s_feed *feed); /* of an epoch; -1: a pipe */
-void s2s_feed_close(struct s2s_feed *feed);            /* NULL is a no-op */
+/* The streams, in the order they are read: [{"path", "packs", "digest" of the stream's end}, ..].
+ * Gives a reference; NULL: a pipe, of which nothing is known. */
+json_t *s2s_feed_describe(const struct s2s_feed *feed);
+void s2s_feed_close(struct s2s_feed *feed); /* NULL is a no-op */
 
 /* Index, in the concatenated streams, of pack `position` of all epochs. */
 int64_t s2s_feed_order(uint64_t seed, bool shuffle, int64_t n_packs, int64_t position,

@@ -24,6 +24,8 @@ void train_streams_close(struct train_streams *streams);
  * them); streams that do not say whose ids they hold are believed. */
 int train_streams_tokenizer(const struct train_streams *streams, const char *tokenizer,
                             struct s2s_error *err);
+/* [{"path", "packs", "digest"}, ..] of files: s2s_feed_describe. */
+json_t *train_streams_describe(const struct train_streams *streams);
 int64_t train_streams_n_records(const struct train_streams *streams);
 /* Record idx of all; place gets "path: record n". */
 int train_streams_read(struct train_streams *streams, int64_t idx, struct s2s_record *rec,

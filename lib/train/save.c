@@ -221,6 +221,11 @@ static json_t *common_state(const struct s2s_trainer *t, struct s2s_error *err)
     s2s_buf_release(&recipe);
     if (!common)
         S2S_BUG("the common state is no JSON");
+    json_t *data = s2s_feed_describe(t->feed), *own = json_object_get(common, "train_state");
+    if (data) {
+        json_object_set_new(own, "data", data);
+        json_object_set_new(own, "shuffle", json_boolean(t->recipe->shuffle));
+    }
     if (add_configs(common, t, err) < 0) {
         json_decref(common);
         return NULL;
@@ -432,7 +437,15 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
                     &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s", &elapsed_s,
                     "seed", &seed) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "its common state is none of a training run");
-    *state = (struct s2s_run_state){step, packs, samples, tokens, elapsed_s, seed};
+    json_t *data = json_object_get(own, "data");
+    *state = (struct s2s_run_state){step,
+                                    packs,
+                                    samples,
+                                    tokens,
+                                    elapsed_s,
+                                    seed,
+                                    .data = json_is_array(data) ? json_incref(data) : NULL,
+                                    .shuffled = json_is_true(json_object_get(own, "shuffle"))};
     optim->t = t;
     return 0;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/base/utf8.h"
 #include "lib/io/digest.h"
 #include "lib/train/feed_internal.h"
 
@@ -122,6 +123,23 @@ void train_streams_close(struct train_streams *s)
     free(s->schema);
     free(s->first);
     *s = (struct train_streams){.in = NULL};
+}
+
+json_t *train_streams_describe(const struct train_streams *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->n; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        char digest[33];
+        char *path = s2s_utf8_mend(s->paths[i]);
+        if (s2s_stream_end_digest(s->in[i], digest, &err) < 0)
+            S2S_BUG("%s", err.text); /* its records were counted by its end */
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "path", path, "packs",
+                                              (json_int_t)(s->first[i + 1] - s->first[i]), "digest",
+                                              digest));
+        free(path);
+    }
+    return list;
 }
 
 int64_t train_streams_n_records(const struct train_streams *s)

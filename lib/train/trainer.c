@@ -11,6 +11,7 @@
 #include "lib/conf/conf.h"
 #include "lib/io/there.h"
 #include "lib/text/tokenizer.h"
+#include "lib/train/changes.h"
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -106,6 +107,7 @@ void s2s_trainer_free(struct s2s_trainer *t)
     s2s_optim_free(t->optim);
     s2s_tape_free(t->tape);
     s2s_bundle_free(&t->bundle);
+    json_decref(t->state.data);
     free(t->ckpt_root);
     free(t);
 }
@@ -208,6 +210,27 @@ static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .give_up_ctx = t};
     s2s_mesh_note(t->mesh, -1, "open data");
     return s2s_mesh_all_ok(t->mesh, s2s_feed_open(&t->feed, &options, err), err);
+}
+
+/* A position in an epoch means something only in the data that it was counted in. */
+static void say_changes(const struct s2s_trainer *t)
+{
+    static const char *const switched[] = {"data.shuffle was false", "data.shuffle was true"};
+    const bool was = t->state.shuffled, is = t->recipe->shuffle;
+    json_t *now = t->state.data ? s2s_feed_describe(t->feed) : NULL;
+    char *changes = now ? s2s_data_changes(t->state.data, now) : NULL;
+    if (changes || (now && was != is)) {
+        const bool breaks = s2s_data_breaks_epoch(t->state.data, was, now, is, t->state.packs);
+        s2s_log(breaks ? S2S_LOG_WARN : S2S_LOG_INFO, "train",
+                "the data is not that of step %lld: %s%s%s%s", (long long)t->state.step,
+                changes ? changes : "", changes && was != is ? ", " : "",
+                was != is ? switched[was] : "",
+                breaks ? ": the order of packs is another, and in this epoch some come twice and "
+                         "others not at all"
+                       : "");
+    }
+    free(changes);
+    json_decref(now);
 }
 
 /* The schedule counts steps, or shares of the time that may be spent. */
@@ -354,6 +377,8 @@ int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
     int rc = open_feed(t, err);
     if (rc < 0)
         return rc;
+    if (first)
+        say_changes(t);
     bool evaluated = true;
     if (first)
         rc = s2s_runlog_open(&t->log, t->recipe->run, t->state.step,

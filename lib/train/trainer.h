@@ -43,6 +43,8 @@ struct s2s_run_state {
     int64_t samples, tokens; /* used */
     double elapsed_s;        /* spent on steps */
     int64_t seed;            /* of the run that saved it; -1: it does not say */
+    json_t *data;            /* s2s_feed_describe of that run, a reference; NULL: it does not say */
+    bool shuffled;           /* with data: whether that run shuffled */
 };
 
 struct s2s_trainer {

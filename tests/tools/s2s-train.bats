@@ -1062,3 +1062,132 @@ PY
     exits 0 s2s-train generate --model hf --audio a0.wav
     alike "$output" "$(s2s-train generate --checkpoint a/checkpoints --audio a0.wav)"
 }
+
+# ---- data that changed ----
+
+# two_streams: p.s2s of 6 packs and q.s2s of 4, which are read one a step
+two_streams() {
+    head -n 6 ids.jsonl >p.jsonl
+    tail -n 4 ids.jsonl >q.jsonl
+    for s in p q; do
+        s2s-pack -q --ids $s.jsonl --batch-size 1 -o $s.s2s
+    done
+    sed -i -e 's/packs_per_step: 4/packs_per_step: 1/' -e 's/\[t.s2s\]/[p.s2s]/' -e 's/eval: {.*}}/eval: {}}/' r.yaml
+}
+
+# goes_on N KEY=VALUE..: the run of 3 (or $FROM) steps goes on to step N with another recipe
+goes_on() {
+    local steps=$1
+    shift
+    rm -rf next
+    cp -r from next
+    exits 0 s2s-train r.yaml run=next train.steps="$steps" "$@"
+}
+
+BROKEN="in this epoch some come twice and others not at all"
+
+@test "a run that goes on with other data says which, and that packs come twice or never" {
+    two_streams
+    s2s-train -q r.yaml run=from train.steps=3
+    goes_on 4 'data.train=[p.s2s,q.s2s]'
+    says "the data is not that of step 3: q.s2s (4 packs) was added: the order of packs is another, and $BROKEN"
+    [ "$(wc -l <<<"$output")" -eq 1 ]
+    # once: its checkpoint is of the new data
+    exits 0 s2s-train r.yaml run=next train.steps=5 'data.train=[p.s2s,q.s2s]'
+    [ -z "$output" ]
+    goes_on 4 'data.train=[q.s2s]'
+    says "q.s2s (4 packs) was added, p.s2s (6 packs) was removed: "
+    goes_on 4 data.shuffle=false
+    says "the data is not that of step 3: data.shuffle was true: the order"
+    goes_on 4 data.shuffle=false 'data.train=[p.s2s,p.s2s]'
+    says "p.s2s (6 packs) was added, data.shuffle was true: "
+    # on two ranks, once
+    rm -rf next
+    cp -r from next
+    run mpirun_n 2 s2s-train -j1 r.yaml run=next mesh.dp=2 train.packs_per_step=2 train.steps=4 'data.train=[p.s2s,q.s2s]'
+    [ "$status" -eq 0 ]
+    [ "$(grep -c 'q.s2s (4 packs) was added' <<<"$output")" -eq 1 ]
+    # the same name, other packs
+    cp p.s2s kept.s2s
+    tac p.jsonl >back.jsonl
+    s2s-pack -q --ids back.jsonl --batch-size 1 -o p.s2s
+    goes_on 4
+    says "p.s2s (6 packs) has other packs: the order"
+    # two streams in another order
+    mv kept.s2s p.s2s
+    rm -rf from
+    s2s-train -q r.yaml run=from train.steps=3 'data.train=[p.s2s,q.s2s]'
+    goes_on 4 'data.train=[q.s2s,p.s2s]'
+    says "the data is not that of step 3: streams are in another order: "
+    goes_on 4 'data.train=[p.s2s]'
+    says "q.s2s (4 packs) was removed: "
+}
+
+@test "a run that goes on with the same data, or none that it could know, says nothing of it" {
+    two_streams
+    s2s-train -q r.yaml run=from train.steps=3
+    # moved, compressed, in other steps
+    mkdir moved
+    cp p.s2s moved/other.s2s
+    goes_on 4 'data.train=[moved/other.s2s]'
+    [ -z "$output" ]
+    s2s-shard cat p.s2s -o p.s2s.zst
+    goes_on 4 'data.train=[p.s2s.zst]'
+    [ -z "$output" ]
+    goes_on 4 train.packs_per_step=3
+    [ -z "$output" ]
+    # a pipe, before or after
+    rm -rf next
+    cp -r from next
+    run bash -c 'cat q.s2s | command s2s-train -j1 r.yaml run=next train.steps=5 "data.train=[-]" data.shuffle=false'
+    [ "$status" -eq 0 ]
+    [ -z "$output" ]
+    exits 0 s2s-train r.yaml run=next train.steps=6
+    [ -z "$output" ]
+    # one of before the data was kept
+    rm -rf next
+    cp -r from next
+    python3 - next/checkpoints/iter_*/common.pt <<'PY'
+import pickle, sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+name = [n for n in z.namelist() if n.endswith("data.pkl")][0]
+rest = {n: z.read(n) for n in z.namelist() if n != name}
+common = pickle.loads(z.read(name))
+assert [s["packs"] for s in common["train_state"].pop("data")] == [6] and common["train_state"].pop("shuffle") is True
+with zipfile.ZipFile(sys.argv[1], "w") as z:
+    z.writestr(name, pickle.dumps(common, 2))
+    for n, b in rest.items():
+        z.writestr(n, b)
+PY
+    exits 0 s2s-train r.yaml run=next train.steps=4 'data.train=[q.s2s]'
+    [ -z "$output" ]
+}
+
+@test "data that is added where an epoch begins, or after what was read in order, is no warning" {
+    two_streams
+    s2s-train -q r.yaml run=from train.steps=0
+    goes_on 2 'data.train=[q.s2s]'
+    [ -z "$output" ]
+    # at the end of epoch 1 of either
+    rm -rf from
+    s2s-train -q r.yaml run=from train.steps=12
+    goes_on 13 'data.train=[q.s2s]'
+    [ -z "$output" ]
+    goes_on 13 'data.train=[p.s2s,q.s2s]'
+    says "$BROKEN"
+    # unshuffled: behind the position, and before it
+    rm -rf from
+    s2s-train -q r.yaml run=from train.steps=3 data.shuffle=false
+    goes_on 10 -v data.shuffle=false 'data.train=[p.s2s,q.s2s]'
+    says "s2s-train: the data is not that of step 3: q.s2s (4 packs) was added"
+    says_not "warning"
+    s2s-train -q r.yaml run=whole train.steps=10 data.shuffle=false 'data.train=[p.s2s,q.s2s]'
+    same_checkpoint whole next 10
+    goes_on 4 data.shuffle=false 'data.train=[q.s2s,p.s2s]'
+    says "$BROKEN"
+    # in the second epoch it is another place
+    rm -rf from
+    s2s-train -q r.yaml run=from train.steps=7 data.shuffle=false
+    goes_on 8 data.shuffle=false 'data.train=[p.s2s,q.s2s]'
+    says "$BROKEN"
+}

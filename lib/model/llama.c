@@ -275,26 +275,34 @@ static void build_head(struct s2s_model *model, struct llama *m, const struct s2
                     "model.norm");
 }
 
-/* As transformers does: a head of its own in the weights counts, whatever the config says. The
- * config that checkpoints keep is put right. */
+/* As transformers does: a head of its own in the weights counts, whatever the config says. A run
+ * that goes on has the one it began with. The config that checkpoints keep is put right. */
 static int keep_own_head(struct s2s_model *model, bool *tied, struct s2s_error *err)
 {
     static const char head[] = "lm_head.weight", embed[] = "model.embed_tokens.weight";
-    char *path = *tied && model->dir ? model_dir_differs(model, head, embed) : NULL;
-    if (*tied && !path) {
+    const enum s2s_head known = model->options.head;
+    bool own = *tied && known == S2S_HEAD_OWN;
+    if (*tied && model->dir && known == S2S_HEAD_BY_FILES) {
+        char *path = model_dir_differs(model, head, embed);
+        if (path)
+            s2s_warn("model",
+                     "%s: %s differs from %s, though %s ties them (tie_word_embeddings): it stays "
+                     "a matrix of its own, as in transformers; with tie_word_embeddings false "
+                     "there is no warning",
+                     path, head, embed, model->config_path);
+        own = path != NULL;
+        free(path);
+    }
+    if (own) {
+        *tied = false;
+        return s2s_conf_set_text(model->conf, "tie_word_embeddings", "false", S2S_CONF_FROM_DERIVED,
+                                 model->config_path, err);
+    }
+    if (*tied) {
         model->twin[0] = embed;
         model->twin[1] = head;
     }
-    if (!path)
-        return 0;
-    s2s_warn("model",
-             "%s: %s differs from %s, though %s ties them (tie_word_embeddings): it stays a matrix "
-             "of its own, as in transformers; with tie_word_embeddings false there is no warning",
-             path, head, embed, model->config_path);
-    free(path);
-    *tied = false;
-    return s2s_conf_set_text(model->conf, "tie_word_embeddings", "false", S2S_CONF_FROM_DERIVED,
-                             model->config_path, err);
+    return 0;
 }
 
 static int llama_build(struct s2s_model *model, struct s2s_error *err)

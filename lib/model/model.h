@@ -179,6 +179,13 @@ struct s2s_model_kind {
     void (*free_impl)(void *impl);
 };
 
+/* Whether an output layer that the config ties to the embedding is one with it. */
+enum s2s_head {
+    S2S_HEAD_BY_FILES, /* unless the directory's weights have both, and they differ */
+    S2S_HEAD_TIED,     /* of a checkpoint, which has only the embedding: as the config says */
+    S2S_HEAD_OWN       /* of a checkpoint that has both */
+};
+
 /* How a model is built beside its config. */
 struct s2s_model_options {
     const char *prefix;          /* NULL: "" */
@@ -186,6 +193,7 @@ struct s2s_model_options {
     const struct s2s_conf *conf; /* or these keys; borrowed */
     struct s2s_params *params;   /* add to this registry; NULL: a new one, owned by the model */
     bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
+    enum s2s_head head;          /* decoders */
 };
 
 struct s2s_model {

@@ -36,14 +36,16 @@ struct s2s_model *s2s_salm_llm(const struct s2s_model *model)
 /* ---- building ---- */
 
 static int open_part(struct s2s_model **part, struct s2s_model *model, const char *name,
-                     const struct s2s_salm_part *from, bool batch_norm_batch, struct s2s_error *err)
+                     const struct s2s_salm_part *from, const struct s2s_salm_parts *parts,
+                     struct s2s_error *err)
 {
     char *prefix = s2s_xasprintf("%s%s.", model->prefix, name);
     struct s2s_model_options options = {.prefix = prefix,
                                         .config = from->config,
                                         .conf = from->conf,
                                         .params = model->params,
-                                        .batch_norm_batch = batch_norm_batch};
+                                        .batch_norm_batch = parts->batch_norm_batch,
+                                        .head = parts->head};
     int rc = s2s_model_open(part, model->params->device, model->par, from->dir, &options, err);
     free(prefix);
     return rc;
@@ -76,9 +78,8 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
 {
     struct salm *m = model->impl = s2s_xcalloc(1, sizeof *m);
     m->projection_path = parts->projection ? s2s_xstrdup(parts->projection) : NULL;
-    int rc =
-        open_part(&m->encoder, model, "encoder", &parts->encoder, parts->batch_norm_batch, err);
-    if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, false, err)) < 0)
+    int rc = open_part(&m->encoder, model, "encoder", &parts->encoder, parts, err);
+    if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, parts, err)) < 0)
         return rc;
     if (m->encoder->n_mels == 0 || m->encoder->kind->embed)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder",
@@ -136,7 +137,8 @@ static int check_projection(const struct s2s_model *model, struct s2s_error *err
 
 static int salm_build(struct s2s_model *model, struct s2s_error *err)
 {
-    struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch};
+    struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch,
+                                   .head = model->options.head};
     char *encoder = NULL, *llm = NULL;
     char *projection = model->dir ? s2s_xasprintf("%s/projection.safetensors", model->dir) : NULL;
     bool bias;

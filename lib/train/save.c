@@ -348,27 +348,23 @@ int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_e
     return same < 0 ? same : !same;
 }
 
-/* Is it the output layer of a model, in a checkpoint that has only the embedding? */
-static bool was_tied(struct s2s_ckpt *ckpt, const char *name)
+enum s2s_head s2s_restore_head(const char *path)
 {
-    if (!s2s_ends_with(name, HEAD) || s2s_ckpt_find(ckpt, name))
-        return false;
-    char *embed = s2s_xasprintf("%.*s%s", (int)(strlen(name) - strlen(HEAD)), name, EMBED);
-    const bool has = s2s_ckpt_find(ckpt, embed) != NULL;
-    free(embed);
-    return has;
-}
-
-static int say_tied(struct s2s_ckpt *ckpt, const struct s2s_params *params, int rc,
-                    struct s2s_error *err)
-{
-    for (size_t i = 0; rc == S2S_E_NOTFOUND && i < params->n; i++)
-        if (was_tied(ckpt, params->list[i]->name))
-            return s2s_error_hint(err, rc,
-                                  "it was saved with the output layer tied to the embedding; a "
-                                  "model directory without %s goes on with it so",
-                                  HEAD);
-    return rc;
+    static const char *const prefixes[] = {"", "llm."};
+    struct s2s_error unread = S2S_ERROR_INIT; /* by s2s_restore, which says so */
+    struct s2s_ckpt *ckpt = NULL;
+    enum s2s_head head = S2S_HEAD_BY_FILES;
+    if (s2s_ckpt_open(&ckpt, path, &unread) < 0)
+        return head;
+    for (size_t i = 0; i < 2 && head == S2S_HEAD_BY_FILES; i++) {
+        char *embed = s2s_xasprintf("%s%s", prefixes[i], EMBED);
+        if (s2s_ckpt_find(ckpt, embed))
+            head =
+                s2s_restore_own_head(ckpt, prefixes[i], &unread) > 0 ? S2S_HEAD_OWN : S2S_HEAD_TIED;
+        free(embed);
+    }
+    s2s_ckpt_close(ckpt);
+    return head;
 }
 
 /* 1: a weight that the model has no place for, and that says something. */
@@ -457,8 +453,8 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
     int rc = s2s_ckpt_open(&ckpt, path, err);
     if (rc < 0)
         return rc;
-    rc = say_tied(ckpt, params, check_names(ckpt, params, optim != NULL, err), err);
-    if (rc == 0) { /* else it says the path */
+    rc = check_names(ckpt, params, optim != NULL, err); /* says the path */
+    if (rc == 0) {
         rc = warn_unused(ckpt, params, err);
         if (rc == 0)
             rc = read_tensors(ckpt, params, optim, err);

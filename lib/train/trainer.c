@@ -71,6 +71,29 @@ static int check_inputs(const struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
+/* Whether there is a checkpoint to go on from, for all ranks: the file system of rank 0 may see a
+ * rename earlier. */
+static bool has_checkpoint(const struct s2s_trainer *t)
+{
+    char *tracker = s2s_xasprintf("%s/latest_checkpointed_iteration.txt", t->ckpt_root);
+    uint8_t there = s2s_is_there(AT_FDCWD, tracker);
+    free(tracker);
+    s2s_comm_broadcast(s2s_mesh_world(t->mesh), &there, 1, S2S_U8, 0);
+    return there;
+}
+
+/* A run keeps the head that it began with, whatever its model's directory has become. */
+static enum s2s_head head_to_go_on_with(const struct s2s_trainer *t)
+{
+    uint8_t head = S2S_HEAD_BY_FILES;
+    if (!has_checkpoint(t))
+        return S2S_HEAD_BY_FILES;
+    if (s2s_mesh_rank(t->mesh) == 0)
+        head = (uint8_t)s2s_restore_head(t->ckpt_root);
+    s2s_comm_broadcast(s2s_mesh_world(t->mesh), &head, 1, S2S_U8, 0);
+    return (enum s2s_head)head;
+}
+
 int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
                      struct s2s_mesh *mesh, struct s2s_error *err)
 {
@@ -79,11 +102,12 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
     t->mesh = mesh;
     t->ckpt_root = s2s_xasprintf("%s/checkpoints", recipe->run);
     s2s_mesh_note(mesh, -1, "set-up");
+    const enum s2s_head head = head_to_go_on_with(t);
     int rc = open_grid(t, err);
     if (rc == 0)
         rc = check_inputs(recipe, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, head, err);
     if (rc == 0)
         rc = check_model(t, err);
     if (rc == 0)
@@ -135,12 +159,7 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
     int rc = first && t->recipe->resume ? s2s_dist_clean(t->ckpt_root, err) : 0;
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
-    char *tracker = s2s_xasprintf("%s/latest_checkpointed_iteration.txt", t->ckpt_root);
-    /* rank 0 decides: its file system may see a rename earlier */
-    uint8_t there = s2s_is_there(AT_FDCWD, tracker);
-    free(tracker);
-    s2s_comm_broadcast(s2s_mesh_world(t->mesh), &there, 1, S2S_U8, 0);
-    if (!there)
+    if (!has_checkpoint(t))
         return s2s_mesh_all_ok(t->mesh, s2s_bundle_load(&t->bundle, (uint64_t)t->recipe->seed, err),
                                err);
     if (!t->recipe->resume) {

@@ -79,8 +79,9 @@ void s2s_trainer_catch_signals(void);
 
 /* ---- models (setup.c) ---- */
 
-/* The recipe's model, allocated; its values are not set. */
-int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
+/* The recipe's model, allocated; its values are not set. head: of the checkpoint that they will
+ * come from (s2s_restore_head), or BY_FILES. */
+int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe, enum s2s_head head,
                     struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
@@ -109,6 +110,9 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
 /* Whether the checkpoint has an output layer that differs from the embedding, below prefix
  * ("llm."). 1, 0, or an error of reading. */
 int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err);
+/* What the decoder in the checkpoint at path has; BY_FILES if there is none, or it cannot be read.
+ */
+enum s2s_head s2s_restore_head(const char *path);
 
 /* ---- the step (step.c) ---- */
 

@@ -64,13 +64,18 @@ void s2s_device_close(struct s2s_device *device)
     free(device);
 }
 
+int s2s_device_status(const struct s2s_device *device, struct s2s_error *err)
+{
+    if (device->queue.status == 0)
+        return 0;
+    return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s kernels failed: %s", device->kernels->name,
+                         device->kernels->status_text(device->queue.status));
+}
+
 int s2s_device_sync(struct s2s_device *device, struct s2s_error *err)
 {
     device->kernels->sync(&device->queue);
-    if (device->queue.status)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s kernels failed: %s", device->kernels->name,
-                             device->kernels->status_text(device->queue.status));
-    return 0;
+    return s2s_device_status(device, err);
 }
 
 void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes)

@@ -29,7 +29,9 @@ int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels
                    struct s2s_error *err);
 void s2s_device_close(struct s2s_device *device); /* NULL is a no-op */
 
-/* Waits for the queue; a failure of a kernel is reported here, once for all before it. */
+/* Whether a kernel failed that the queue has passed, as far as the host has waited for it. */
+int s2s_device_status(const struct s2s_device *device, struct s2s_error *err);
+/* Waits for the queue, then the same. */
 int s2s_device_sync(struct s2s_device *device, struct s2s_error *err);
 
 /*

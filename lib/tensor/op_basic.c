@@ -28,24 +28,11 @@ void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x
                                                 .beta = beta});
 }
 
-void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst)
-{
-    tensor_k(tape)->copy(tensor_queue(tape), &(struct s2s_k_copy){.src = s2s_tensor_mat(src),
-                                                                  .dst = s2s_tensor_mat(dst),
-                                                                  .rows = s2s_tensor_rows(src),
-                                                                  .cols = s2s_tensor_cols(src)});
-}
-
 void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor)
 {
-    int64_t cols = s2s_tensor_cols(tensor), rows = s2s_tensor_rows(tensor);
-    if (tensor->row_stride == cols)
-        tensor_k(tape)->zero(tensor_queue(tape), tensor->data,
-                             (size_t)(rows * cols) * s2s_dtype_size(tensor->dtype));
-    else
-        tensor_k(tape)->fill(
-            tensor_queue(tape),
-            &(struct s2s_k_fill){.dst = s2s_tensor_mat(tensor), .rows = rows, .cols = cols});
+    tensor_k(tape)->fill(tensor_queue(tape), &(struct s2s_k_fill){.dst = s2s_tensor_mat(tensor),
+                                                                  .rows = s2s_tensor_rows(tensor),
+                                                                  .cols = s2s_tensor_cols(tensor)});
 }
 
 bool tensor_is_free(const struct s2s_tensor *x)

@@ -113,7 +113,7 @@ struct s2s_tensor *s2s_op_all_reduce(struct s2s_tape *tape, struct s2s_tensor *x
         y = tensor_take_over(tape, x);
     } else {
         y = s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape);
-        tensor_copy(tape, x, y);
+        s2s_tensor_copy(y, x);
     }
     all_reduce(tape, group, y);
     if (needs)

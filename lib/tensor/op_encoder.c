@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/tensor/running.h"
 #include "lib/tensor/tensor_internal.h"
 
 /* Where a kernel adds the gradient of a parameter: zeroed if nothing was written. NULL: no gradient
@@ -206,19 +207,23 @@ struct batchnorm_saved {
     struct s2s_batchnorm norm;
 };
 
-/* running = (1 - momentum) running + momentum * factor * now */
+/* running = (1 - momentum) running + momentum * factor * now, at the end of the step or at once */
 static void move_running(struct s2s_tape *tape, struct s2s_tensor *running, const float *now,
                          float momentum, float factor)
 {
     int64_t cols = s2s_tensor_numel(running);
-    tensor_k(tape)->axpby(tensor_queue(tape),
-                          &(struct s2s_k_axpby){.x = {(float *)now, cols, S2S_F32},
-                                                .z = s2s_tensor_mat(running),
-                                                .y = {running->data, cols, S2S_F32},
-                                                .rows = 1,
-                                                .cols = cols,
-                                                .alpha = momentum * factor,
-                                                .beta = 1 - momentum});
+    struct s2s_running_factor f = {.take = momentum * factor, .keep = 1 - momentum};
+    if (tape->running)
+        s2s_running_see(tape->running, running->param, now, f);
+    else
+        tensor_k(tape)->axpby(tensor_queue(tape),
+                              &(struct s2s_k_axpby){.x = {(float *)now, cols, S2S_F32},
+                                                    .z = s2s_tensor_mat(running),
+                                                    .y = {running->data, cols, S2S_F32},
+                                                    .rows = 1,
+                                                    .cols = cols,
+                                                    .alpha = f.take,
+                                                    .beta = f.keep});
 }
 
 /* node: in x, gain, bias */

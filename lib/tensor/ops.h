@@ -117,9 +117,9 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
 
 /*
  * Batch norm of the columns of x [T, C] and silu. With `batch` the statistics are those of x, and
- * the backward pass moves the running ones: mean = (1 - momentum) mean + momentum mean(x), var
- * likewise with the unbiased variance; so once a step, however often the forward runs. Without it
- * the running ones are used. All four vectors [C].
+ * the backward pass moves the running ones, or leaves that to the end of the step (tape->running):
+ * mean = (1 - momentum) mean + momentum mean(x), var likewise with the unbiased variance; so once a
+ * step, however often the forward runs. Without it the running ones are used. All four vectors [C].
  */
 struct s2s_batchnorm {
     struct s2s_tensor *gain, *bias, *running_mean, *running_var;

@@ -19,6 +19,7 @@ static struct s2s_tape *enter(struct s2s_tape *tape, bool recording)
     }
     struct s2s_tape *child = device->children[device->depth++];
     child->recording = recording;
+    child->running = tape->running;
     s2s_tape_layer(child, "%s", tape->layer);
     return child;
 }
@@ -91,7 +92,7 @@ void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_i
         out[i] = s2s_tape_tensor(tape, y->dtype, y->n_dims, y->shape);
         out[i]->is_loss = y->is_loss;
         has_loss |= y->is_loss;
-        tensor_copy(tape, y, out[i]);
+        s2s_tensor_copy(out[i], y);
     }
     leave(child);
     if (!record)

@@ -51,6 +51,15 @@ void s2s_tensor_write(struct s2s_tensor *tensor, const void *host)
                           (size_t)s2s_tensor_numel(tensor) * s2s_dtype_size(tensor->dtype));
 }
 
+void s2s_tensor_copy(struct s2s_tensor *dst, const struct s2s_tensor *src)
+{
+    struct s2s_device *dev = src->device;
+    dev->kernels->copy(&dev->queue, &(struct s2s_k_copy){.src = s2s_tensor_mat(src),
+                                                         .dst = s2s_tensor_mat(dst),
+                                                         .rows = s2s_tensor_rows(src),
+                                                         .cols = s2s_tensor_cols(src)});
+}
+
 double s2s_tensor_scalar(const struct s2s_tensor *tensor)
 {
     if (s2s_tensor_numel(tensor) != 1)

@@ -31,6 +31,7 @@
 
 struct s2s_error;
 struct s2s_param;
+struct s2s_running;
 
 enum { S2S_TENSOR_DIMS = 5 };
 
@@ -63,6 +64,8 @@ struct s2s_mat s2s_tensor_mat(const struct s2s_tensor *tensor); /* NULL: a NULL 
 void s2s_tensor_read(const struct s2s_tensor *tensor, void *host);
 /* Copies host values of the tensor's dtype in. */
 void s2s_tensor_write(struct s2s_tensor *tensor, const void *host);
+/* dst = src on the device, equal shapes and dtypes. */
+void s2s_tensor_copy(struct s2s_tensor *dst, const struct s2s_tensor *src);
 /* The value of a scalar (F32 or F64). */
 double s2s_tensor_scalar(const struct s2s_tensor *tensor);
 
@@ -91,7 +94,9 @@ struct s2s_tape {
     struct s2s_arena host;  /* tensors, nodes, what they save */
     struct s2s_node *first, *last;
     const char *layer; /* name that new nodes carry */
-    bool recording;    /* false: inference, nothing is kept for a backward */
+    struct s2s_running
+        *running;   /* of the step, which moves them; NULL: they move in the backward */
+    bool recording; /* false: inference, nothing is kept for a backward */
 };
 
 /* Gives: s2s_tape_free. */

@@ -25,8 +25,6 @@ void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_
 /* y (+)= alpha x, equal shapes */
 void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
                   const struct s2s_tensor *y);
-/* dst = src, equal shapes and dtypes */
-void tensor_copy(struct s2s_tape *tape, const struct s2s_tensor *src, struct s2s_tensor *dst);
 void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor);
 /* May an operation write its output where x stands? */
 bool tensor_is_free(const struct s2s_tensor *x);

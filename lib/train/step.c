@@ -1,33 +1,195 @@
-/* One step of training, read from the top of s2s_train_step. */
+/* One step of training, read from s2s_train_step at the end. */
+#include "lib/train/step.h"
+
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/base.h"
-#include "lib/train/moving.h"
-#include "lib/train/trainer.h"
+#include "lib/train/actions.h"
 
-/* ---- parts of the step ---- */
+/* What the parts of one step share. */
+struct step {
+    struct s2s_side *side;
+    const struct s2s_feed_step *data;
+    const struct s2s_step_options *options;
+    struct s2s_tensor *losses; /* F64 [n_microbatches + S2S_CLASSES], device memory: sums of losses,
+                                  then squares of gradients by class */
+    double loss;               /* sum over this rank's labels, then over all */
+    struct s2s_step_result *result;
+};
 
-/* Labels of the global batch: the loss is their mean, whoever has them. */
-static int64_t count_labels(struct s2s_trainer *t, const struct s2s_feed_step *data)
+/* ---- a side ---- */
+
+static _Noreturn void end_job(void *mesh, const struct s2s_error *err)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < data->n_microbatches; i++)
-        n += data->microbatches[i]->n_labels;
-    s2s_comm_all_reduce(t->dp, &n, 1, S2S_I64, S2S_GROUP_SUM);
-    return n;
+    s2s_mesh_fail(mesh, err);
 }
 
-static int bad_loss(struct s2s_trainer *t, const struct s2s_pack *pack, double loss,
+void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
+                   struct s2s_optim *optim, const struct s2s_side_options *options)
+{
+    struct s2s_device *device = model->params->device;
+    *side = (struct s2s_side){.mesh = mesh,
+                              .dp = options->dp,
+                              .model = model,
+                              .optim = optim,
+                              .recompute = options->recompute};
+    /* the other ranks wait for one that has no memory left */
+    device->fail = end_job;
+    device->fail_ctx = mesh;
+    side->gradients = s2s_comm_group(side->dp, "dp", device->kernels->sync);
+    side->tape = s2s_tape_new(device, true);
+    if (options->batch_norm_batch)
+        side->running = side->tape->running = s2s_running_new(model->params);
+    s2s_arena_init(&side->results, device, 1);
+}
+
+void s2s_side_release(struct s2s_side *side)
+{
+    if (!side->tape)
+        return;
+    s2s_tape_free(side->tape);
+    s2s_running_free(side->running);
+    s2s_arena_release(&side->results);
+    *side = (struct s2s_side){.mesh = NULL};
+}
+
+/* ---- before anything is computed ---- */
+
+/* Nobody leaves the others alone in the middle of a step: what a rank can refuse it refuses here.
+ */
+static int validate(const struct step *s, struct s2s_error *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; rc == 0 && i < s->data->n_microbatches; i++) {
+        const struct s2s_pack *pack = s->data->microbatches[i];
+        if ((rc = s2s_model_check(s->side->model, &pack->batch, err)) < 0)
+            s2s_error_add(err, rc, "%s", pack->place);
+    }
+    return s2s_mesh_all_ok(s->side->mesh, rc, err);
+}
+
+/* Labels of the global batch: the loss is their mean, whoever has them. */
+static void count_labels(struct step *s)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->data->n_microbatches; i++)
+        n += s->data->microbatches[i]->n_labels;
+    s2s_comm_all_reduce(s->side->dp, &n, 1, S2S_I64, S2S_GROUP_SUM);
+    s->result->labels = n;
+}
+
+static void begin(struct step *s)
+{
+    struct s2s_side *side = s->side;
+    struct s2s_params *params = side->model->params;
+    const int64_t n = s->data->n_microbatches + S2S_CLASSES;
+    s2s_params_zero_grads(params);
+    s2s_arena_reset(&side->results);
+    *s->losses = (struct s2s_tensor){
+        .dtype = S2S_F64, .n_dims = 1, .shape = {n}, .row_stride = n, .device = params->device};
+    s->losses->data = s2s_arena_alloc(&side->results, (size_t)n * sizeof(double));
+    params->device->kernels->zero(&params->device->queue, s->losses->data,
+                                  (size_t)n * sizeof(double));
+    if (side->running)
+        s2s_running_begin(side->running, s->data->n_microbatches);
+}
+
+/* ---- actions ---- */
+
+static void forward(struct step *s, int64_t i)
+{
+    struct s2s_side *side = s->side;
+    struct s2s_forward fwd = {.seed = 1.0 / (double)s->result->labels,
+                              .recompute = side->recompute};
+    s2s_mesh_note(side->mesh, s->options->number, "forward");
+    s2s_tape_reset(side->tape);
+    s2s_model_forward(side->model, side->tape, &s->data->microbatches[i]->batch, &fwd);
+    struct s2s_tensor place = {.dtype = S2S_F64, .row_stride = 1, .device = s->losses->device};
+    place.data = (double *)s->losses->data + i;
+    s2s_tensor_copy(&place, fwd.loss);
+}
+
+static void backward(struct step *s, int64_t i)
+{
+    struct s2s_side *side = s->side;
+    s2s_mesh_note(side->mesh, s->options->number, "backward");
+    if (side->running)
+        s2s_running_at(side->running, i);
+    s2s_tape_backward(side->tape);
+}
+
+static void run_actions(struct step *s)
+{
+    int64_t n;
+    struct s2s_action *actions = s2s_actions_new(s->data->n_microbatches, &n);
+    for (int64_t i = 0; i < n; i++)
+        if (actions[i].kind == S2S_ACTION_FORWARD)
+            forward(s, actions[i].microbatch);
+        else
+            backward(s, actions[i].microbatch);
+    free(actions);
+}
+
+/* ---- sums over ranks ---- */
+
+static void finish_reductions(struct step *s)
+{
+    const struct s2s_group *group = s->side->gradients;
+    const struct s2s_params *params = s->side->model->params;
+    s2s_mesh_note(s->side->mesh, s->options->number, "reduce gradients");
+    if (s2s_group_size(group) > 1)
+        group->ops->all_reduce(group, &params->device->queue, params->grads, params->n_trained,
+                               S2S_F32, S2S_GROUP_SUM);
+}
+
+/* Losses and the norm of the gradients, in the one wait of the step. */
+static void read_results(struct step *s)
+{
+    const int64_t n = s->data->n_microbatches;
+    struct s2s_error err = S2S_ERROR_INIT;
+    double *host = s2s_xcalloc((size_t)n + S2S_CLASSES, sizeof *host), squares = 0;
+    s2s_optim_sumsq(s->side->optim, (double *)s->losses->data + n);
+    s2s_tensor_read(s->losses, host);
+    if (s2s_device_status(s->losses->device, &err) < 0)
+        s2s_mesh_fail(s->side->mesh, &err);
+    for (int64_t i = 0; i < n; i++)
+        s->loss += host[i];
+    for (int c = 0; c < S2S_CLASSES; c++)
+        squares += host[n + c];
+    s->result->grad_norm = sqrt(squares);
+    free(host);
+}
+
+/* What the step was made of, over all ranks. */
+static void share_counts(struct step *s)
+{
+    struct s2s_comm *dp = s->side->dp;
+    double mine[3] = {s->loss, 0, 0}, peak = (double)s2s_peak_memory_bytes();
+    for (int64_t i = 0; i < s->data->n_microbatches; i++) {
+        mine[1] += (double)s->data->microbatches[i]->batch.n_seqs;
+        mine[2] += (double)s->data->microbatches[i]->n_real;
+    }
+    s2s_comm_all_reduce(dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
+    s->loss = mine[0];
+    s->result->loss = s->result->labels > 0 ? mine[0] / (double)s->result->labels : 0;
+    s->result->samples = (int64_t)mine[1];
+    s->result->tokens = (int64_t)mine[2];
+    s->result->peak_bytes = (int64_t)peak;
+}
+
+/* ---- NaN and Inf ---- */
+
+static int bad_loss(const struct step *s, const struct s2s_pack *pack, double loss,
                     struct s2s_error *err)
 {
     struct s2s_nonfinite where;
-    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, false);
+    const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, false);
     const char *holds = p ? "; parameter " : "", *name = p ? p->name : "",
                *what = p ? " holds NaN or Inf" : "";
     const char *samples = pack->ids ? pack->ids : pack->place;
-    if (s2s_tape_find_nonfinite(t->tape, &where))
+    if (s2s_tape_find_nonfinite(s->side->tape, &where))
         return s2s_error_set(err, S2S_E_RANGE,
                              "loss %g: the first NaN or Inf is in %s, output %d of %s (%lld "
                              "values)%s%s%s; samples %.300s",
@@ -37,106 +199,95 @@ static int bad_loss(struct s2s_trainer *t, const struct s2s_pack *pack, double l
                          holds, name, what, samples);
 }
 
-/* Adds the gradients of one microbatch, times seed, and its loss to *sum. */
-static int forward_backward(struct s2s_trainer *t, const struct s2s_pack *pack, double seed,
-                            double *sum, struct s2s_error *err)
+/* Computes the microbatches again, one by one: the same numbers come out, and a look at each. */
+static int find_bad_loss(struct step *s, struct s2s_error *err)
 {
-    struct s2s_forward fwd = {.seed = seed, .recompute = t->recipe->recompute};
-    int rc = s2s_model_check(t->bundle.model, &pack->batch, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", pack->place);
-    s2s_tape_reset(t->tape);
-    s2s_mesh_note(t->mesh, t->state.step + 1, "forward");
-    s2s_model_forward(t->bundle.model, t->tape, &pack->batch, &fwd);
-    double loss = s2s_tensor_scalar(fwd.loss);
-    if (!isfinite(loss))
-        return bad_loss(t, pack, loss, err);
-    *sum += loss;
-    s2s_mesh_note(t->mesh, t->state.step + 1, "backward");
-    s2s_tape_backward(t->tape);
-    return s2s_device_sync(t->bundle.device, err);
-}
-
-/* Empty ones, too: whatever communicates runs on every rank. */
-static int all_microbatches(struct s2s_trainer *t, const struct s2s_feed_step *data, double seed,
-                            struct train_moving *moving, double *loss, struct s2s_error *err)
-{
-    for (int64_t i = 0; i < data->n_microbatches; i++) {
-        train_moving_before(moving, t);
-        int rc = forward_backward(t, data->microbatches[i], seed, loss, err);
-        train_moving_after(moving, t, s2s_comm_rank(t->dp) + i * s2s_comm_size(t->dp));
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
-static void reduce_gradients(struct s2s_trainer *t)
-{
-    const struct s2s_params *params = t->bundle.model->params;
-    s2s_mesh_note(t->mesh, t->state.step + 1, "reduce gradients");
-    s2s_comm_all_reduce(t->dp, params->grads, params->n_trained, S2S_F32, S2S_GROUP_SUM);
-}
-
-static int bad_gradient(struct s2s_trainer *t, double norm, struct s2s_error *err)
-{
-    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, true);
-    return p ? s2s_error_set(err, S2S_E_RANGE,
-                             "gradient norm %g: the first NaN or Inf is in the gradient of %s",
-                             norm, p->name)
-             : s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
-}
-
-/* What the step was made of, over all ranks. */
-static void share_counts(struct s2s_trainer *t, const struct s2s_feed_step *data, double loss,
-                         struct s2s_step_result *result)
-{
-    double mine[3] = {loss, 0, 0}, peak = (double)s2s_peak_memory_bytes();
-    for (int64_t i = 0; i < data->n_microbatches; i++) {
-        mine[1] += (double)data->microbatches[i]->batch.n_seqs;
-        mine[2] += (double)data->microbatches[i]->n_real;
-    }
-    s2s_comm_all_reduce(t->dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(t->dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
-    result->loss = result->labels > 0 ? mine[0] / (double)result->labels : 0;
-    result->samples = (int64_t)mine[1];
-    result->tokens = (int64_t)mine[2];
-    result->peak_bytes = (int64_t)peak;
-}
-
-/* ---- the step ---- */
-
-int s2s_train_step(struct s2s_trainer *t, const struct s2s_feed_step *data, double count,
-                   struct s2s_step_result *result, struct s2s_error *err)
-{
-    double loss = 0;
-    *result = (struct s2s_step_result){.labels = count_labels(t, data)};
-    result->lr = s2s_schedule_lr(&t->recipe->schedule, count);
-
-    s2s_params_zero_grads(t->bundle.model->params);
-    struct train_moving moving;
+    struct s2s_side *side = s->side;
     int rc = 0;
-    train_moving_begin(&moving, t, data->n_microbatches * s2s_comm_size(t->dp));
-    if (result->labels > 0)
-        rc = all_microbatches(t, data, 1.0 / (double)result->labels, &moving, &loss, err);
-    rc = s2s_mesh_all_ok(t->mesh, rc, err);
-    if (rc == 0 && result->labels > 0)
-        train_moving_end(&moving, t);
-    train_moving_release(&moving);
+    for (int64_t i = 0; i < s->data->n_microbatches; i++) {
+        const struct s2s_pack *pack = s->data->microbatches[i];
+        struct s2s_forward fwd = {.seed = 1.0 / (double)s->result->labels,
+                                  .recompute = side->recompute};
+        s2s_tape_reset(side->tape);
+        s2s_model_forward(side->model, side->tape, &pack->batch, &fwd);
+        const double loss = s2s_tensor_scalar(fwd.loss);
+        if (rc == 0 && !isfinite(loss))
+            rc = bad_loss(s, pack, loss, err);
+    }
+    return s2s_mesh_all_ok(side->mesh, rc, err);
+}
+
+static int bad_gradient(const struct step *s, struct s2s_error *err)
+{
+    const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, true);
+    const double norm = s->result->grad_norm;
+    int rc = p ? s2s_error_set(err, S2S_E_RANGE,
+                               "gradient norm %g: the first NaN or Inf is in the gradient of %s",
+                               norm, p->name)
+               : s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
+    return s2s_mesh_all_ok(s->side->mesh, rc, err);
+}
+
+/* Every rank has the same loss and norm here, and comes to the same decision. */
+static int check_finite(struct step *s, struct s2s_error *err)
+{
+    if (isfinite(s->loss) && isfinite(s->result->grad_norm))
+        return 0;
+    const int rc = find_bad_loss(s, err);
+    return rc < 0 ? rc : bad_gradient(s, err);
+}
+
+/* ---- what the step changes ---- */
+
+static void update(struct step *s)
+{
+    struct s2s_optim *optim = s->side->optim;
+    s2s_mesh_note(s->side->mesh, s->options->number, "update");
+    s2s_optim_step(optim, s->options->lr, s->options->weight_decay,
+                   s2s_optim_clip_factor(optim, s->result->grad_norm));
+}
+
+/* Running statistics of batch norms move by what all ranks have seen. */
+static void publish(struct step *s)
+{
+    struct s2s_running *running = s->side->running;
+    if (!running || running->n_buffers == 0)
+        return;
+    const int64_t n = running->n_microbatches * running->n_buffers;
+    const int size = s2s_comm_size(s->side->dp);
+    struct s2s_running_factor *all = s2s_xcalloc((size_t)(n * size) + 1, sizeof *all);
+    s2s_comm_all_gather(s->side->dp, all, running->factors, 2 * n, S2S_F32);
+    s2s_running_end(running, s->side->gradients, all);
+    free(all);
+}
+
+int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
+                   const struct s2s_step_options *options, struct s2s_step_result *result,
+                   struct s2s_error *err)
+{
+    struct s2s_tensor losses;
+    struct step s = {
+        .side = side, .data = data, .options = options, .losses = &losses, .result = result};
+    *result = (struct s2s_step_result){.lr = options->lr};
+    int rc = validate(&s, err);
     if (rc < 0)
         return rc;
-
-    reduce_gradients(t);
-    s2s_mesh_note(t->mesh, t->state.step + 1, "update");
-    result->grad_norm = s2s_optim_grad_norm(t->optim);
-    if (!isfinite(result->grad_norm))
-        return bad_gradient(t, result->grad_norm, err); /* the same on every rank */
-    if (result->labels > 0)
-        s2s_optim_step(t->optim, result->lr, s2s_schedule_wd(&t->recipe->schedule, count),
-                       s2s_optim_clip_factor(t->optim, result->grad_norm));
-    else
+    count_labels(&s);
+    begin(&s);
+    if (result->labels > 0) {
+        run_actions(&s);
+        finish_reductions(&s);
+    }
+    read_results(&s);
+    share_counts(&s);
+    if ((rc = check_finite(&s, err)) < 0)
+        return rc;
+    if (result->labels == 0) {
         s2s_warn("train", "step %lld has no label: nothing was learned",
-                 (long long)t->state.step + 1);
-    share_counts(t, data, loss, result);
+                 (long long)options->number);
+        return 0;
+    }
+    update(&s);
+    publish(&s);
     return 0;
 }

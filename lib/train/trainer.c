@@ -117,7 +117,9 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
         s2s_trainer_free(t);
         return rc;
     }
-    t->tape = s2s_tape_new(t->bundle.device, true);
+    const struct s2s_side_options side = {
+        .dp = t->dp, .recompute = recipe->recompute, .batch_norm_batch = recipe->batch_norm_batch};
+    s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);
     *out = t;
     return 0;
 }
@@ -128,8 +130,8 @@ void s2s_trainer_free(struct s2s_trainer *t)
         return;
     s2s_feed_close(t->feed);
     s2s_runlog_close(t->log, NULL);
+    s2s_side_release(&t->side);
     s2s_optim_free(t->optim);
-    s2s_tape_free(t->tape);
     s2s_bundle_free(&t->bundle);
     json_decref(t->state.data);
     free(t->ckpt_root);
@@ -315,8 +317,14 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
         *ended = true;
         return 0;
     }
-    if (rc == 0)
-        rc = s2s_train_step(t, data, schedule_count(t), &result, err);
+    if (rc == 0) {
+        const double count = schedule_count(t);
+        const struct s2s_step_options options = {.number = t->state.step + 1,
+                                                 .lr = s2s_schedule_lr(&t->recipe->schedule, count),
+                                                 .weight_decay =
+                                                     s2s_schedule_wd(&t->recipe->schedule, count)};
+        rc = s2s_train_step(&t->side, data, &options, &result, err);
+    }
     if (rc < 0)
         return s2s_error_add(err, rc, "step %lld", (long long)t->state.step + 1);
     const double step_s = s2s_now_s() - start_s;

@@ -23,6 +23,7 @@
 #include "lib/train/feed.h"
 #include "lib/train/recipe.h"
 #include "lib/train/runlog.h"
+#include "lib/train/step.h"
 
 struct s2s_ckpt;
 struct s2s_error;
@@ -54,7 +55,7 @@ struct s2s_trainer {
     struct s2s_comm *dp;
     struct s2s_bundle bundle;
     struct s2s_optim *optim;
-    struct s2s_tape *tape;
+    struct s2s_side side; /* what the step works on */
     struct s2s_feed *feed;
     struct s2s_runlog *log; /* rank 0 */
     struct s2s_run_state state;
@@ -113,20 +114,6 @@ int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_e
 /* What the decoder in the checkpoint at path has; BY_FILES if there is none, or it cannot be read.
  */
 enum s2s_head s2s_restore_head(const char *path);
-
-/* ---- the step (step.c) ---- */
-
-struct s2s_step_result {
-    double loss; /* mean over the labels of the global batch */
-    double grad_norm, lr;
-    int64_t samples, tokens, labels; /* of the global batch */
-    int64_t peak_bytes;              /* of the rank that has most */
-};
-
-/* One optimizer step on a global batch; count is the schedule's counter. RANGE names the layer or
- * the parameter where the first NaN or Inf is; nothing was changed then. */
-int s2s_train_step(struct s2s_trainer *trainer, const struct s2s_feed_step *data, double count,
-                   struct s2s_step_result *result, struct s2s_error *err);
 
 /* ---- evaluation (evaluate.c) ---- */
 

@@ -1,0 +1,62 @@
+/*
+ * A step of training: what it works on, and what came of it. lib/train/step.c reads from its end:
+ *   validate -> count the labels -> actions -> finish reductions -> norm -> update -> publish
+ */
+#ifndef S2S_TRAIN_STEP_H
+#define S2S_TRAIN_STEP_H
+
+#include "lib/mesh/mesh.h"
+#include "lib/model/model.h"
+#include "lib/optim/optim.h"
+#include "lib/tensor/running.h"
+#include "lib/train/feed.h"
+
+struct s2s_error;
+
+/* A model, and the ranks that train it together. */
+struct s2s_side {
+    struct s2s_mesh *mesh; /* kept, as what follows */
+    struct s2s_comm *dp;   /* ranks that have other packs: control data, in host memory */
+    const struct s2s_group *gradients; /* the same ranks: tensors, in device memory */
+    struct s2s_model *model;
+    struct s2s_optim *optim;
+    struct s2s_tape *tape;
+    struct s2s_running *running; /* NULL: batch norms use their running statistics */
+    struct s2s_arena results;    /* device memory: what a step reads back, at once */
+    bool recompute;
+};
+
+struct s2s_side_options {
+    struct s2s_comm *dp;
+    bool recompute, batch_norm_batch;
+};
+
+/* Over a finished registry and its optimizer, all kept: ends with s2s_side_release. */
+void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
+                   struct s2s_optim *optim, const struct s2s_side_options *options);
+void s2s_side_release(struct s2s_side *side); /* also of one that is zero */
+
+/* How the step that is the number-th of the run moves the parameters. */
+struct s2s_step_options {
+    int64_t number;
+    double lr, weight_decay;
+};
+
+struct s2s_step_result {
+    double loss; /* mean over the labels of the global batch */
+    double grad_norm, lr;
+    int64_t samples, tokens, labels; /* of the global batch */
+    int64_t peak_bytes;              /* of the rank that has most */
+};
+
+/*
+ * One optimizer step on a global batch. Collective; failures are everybody's, and then nothing was
+ * changed: what a batch cannot be (s2s_model_check, with its place), or RANGE, which names the
+ * layer or the parameter where the first NaN or Inf is. Whatever else fails takes the job down. The
+ * device is waited for once.
+ */
+int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
+                   const struct s2s_step_options *options, struct s2s_step_result *result,
+                   struct s2s_error *err);
+
+#endif

@@ -246,17 +246,20 @@ mounts_or_skip() {
         [ "$status" -eq 1 ] && says "names nemo:" || { echo "$name: $status $output" >&2; return 1; }
         [ ! -e out.nemo ]
     done
-    # a thousand names of one large file
+    # a thousand names of one large file, and a folder of links to one: a gigabyte is written, so both with S2S_LONG, else by turns
+    local turn=$((FIRST % 2))
     truncate -s 4M in/large
     for i in $(seq 1000); do printf '  f%d: "nemo:%032x_large"\n' $i $i; done >names
     { cat model_config.yaml && echo extra: && cat names; } >config.yaml
     # AddressSanitizer reserves terabytes of addresses
     case ${S2S_BIN:-} in *sanitize*) ;; *) ulimit -v 4000000 ;; esac
-    run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
-    [ "$status" -eq 1 ]
-    says "beside the weights"
-    # and a folder of links to one
-    for i in $(seq 1000); do ln -s large in/$i.txt; done
+    if [ -n "$S2S_LONG" ] || [ $turn = 1 ]; then
+        run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
+        [ "$status" -eq 1 ]
+        says "beside the weights"
+        [ -n "$S2S_LONG" ] || return 0
+    fi
+    python3 -c "import os; [os.symlink('large', 'in/%d.txt' % i) for i in range(1000)]"
     run s2s-ckpt convert -q --to hf in out
     [ "$status" -eq 1 ]
     says "beside the weights"
@@ -389,9 +392,10 @@ PY
     large in.safetensors 64
     cp in.safetensors was
     for to in hf torch_dist safetensors; do
-        local stopped=0
+        local stopped=0 signals=(INT TERM)
         for ms in 001 004 008 012 016 020 025 030 040 060; do
-            for signal in INT TERM; do
+            [ -n "$S2S_LONG" ] || signals=($([ "${signals[0]}" = TERM ] && echo INT || echo TERM)) # by turns
+            for signal in "${signals[@]}"; do
                 run timeout -s $signal 0.$ms s2s-ckpt convert -q --to $to in.safetensors out
                 [ ! -e out ] || { exits 0 s2s-ckpt verify out; rm -rf out out.s2s-manifest.json; }
                 only in.safetensors was
@@ -563,7 +567,7 @@ n = 8000000
 places = b"%d\n" % n + b"0\n0\n" * n
 places += bytes(-len(places) % 512)
 sparse = pax(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_name=b"x", GNU_sparse_realsize=b"9") + header("x", len(places)) + places
-open("sparse.nemo", "wb").write(gzip.compress(whole + sparse + end, 6))
+open("sparse.nemo", "wb").write(gzip.compress(whole + sparse + end, 1))
 wide = bz2.compress((pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)) * 20)
 open("wide.nemo", "wb").write(bz2.compress(whole) + wide * 200 + bz2.compress(end))
 long = pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)
@@ -586,7 +590,7 @@ PY
     done
 }
 
-@test "hard links in a .nemo are not looked up one after another" {
+@test "long: hard links in a .nemo are not looked up one after another" {
     python3 - <<'PY'
 import tarfile
 long = "n" * 90
@@ -597,7 +601,7 @@ with tarfile.open("links.nemo", "w", format=tarfile.USTAR_FORMAT) as t:
             info.type, info.linkname = tarfile.LNKTYPE, long + "32767"
         t.addfile(info)
 PY
-    exits 1 timeout 2 s2s-ckpt ls links.nemo
+    exits 1 bash -c "ulimit -t 2; exec s2s-ckpt ls links.nemo"
     says "a tar without model_weights.ckpt"
 }
 

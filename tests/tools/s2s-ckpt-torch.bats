@@ -279,7 +279,7 @@ PY
     done
 }
 
-@test "an archive of seventy thousand storages is read" {
+@test "long: an archive of seventy thousand storages is read" {
     make "
 save('many.pt', {'w%d' % i: tensor(Storage(str(i), [i]), [1]) for i in range(70000)})"
     exits 0 s2s-ckpt verify many.pt

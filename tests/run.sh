@@ -90,7 +90,7 @@ items() {
     local early=() late=() file
     for file in tests/tools/*.bats; do
         case $file in
-        */s2s-ckpt-memory.bats | */s2s-ckpt-mpi.bats | */s2s-ckpt-resume.bats | */s2s-train*.bats | */s2s-ckpt.bats) early+=("$file") ;;
+        */s2s-ckpt-memory.bats | */s2s-ckpt-resume.bats | */s2s-train*.bats | */s2s-ckpt.bats) early+=("$file") ;;
         *) late+=("$file") ;;
         esac
     done

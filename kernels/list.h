@@ -54,7 +54,8 @@
     X(xent_finish, xent_finish, PLAIN, ) \
     X(xent_gradient, xent_gradient, PLAIN, MAT(logits) MAT(dlogits)) \
     X(sqdist, sqdist, PLAIN, MAT(x) MAT(target) MAT(dx)) \
-    X(adamw, adamw, PLAIN, )
+    X(adamw, adamw, PLAIN, MAT(working)) \
+    X(clip_factor, clip_factor, PLAIN, )
 /* clang-format on */
 
 #endif

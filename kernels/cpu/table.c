@@ -71,6 +71,8 @@ static void cpu_event_pass(struct s2s_queue *queue, struct s2s_event *event)
 /* All entries have F32. */
 static bool has_type(const char *entry, enum s2s_dtype dtype)
 {
+    if (dtype == S2S_BF16 && strcmp(entry, "adamw") == 0)
+        return true;
     if (dtype == S2S_BF16 || dtype == S2S_F64 || dtype == S2S_I32)
         return strcmp(entry, "copy") == 0 || strcmp(entry, "fill") == 0;
     return dtype == S2S_F32;

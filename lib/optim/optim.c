@@ -9,12 +9,6 @@
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 
-/* Neighbours in the flat buffer that are treated alike: one kernel call. */
-struct optim_run {
-    int64_t begin, end;
-    double lr_mult, decay_mult; /* decay_mult 0: not decayed */
-};
-
 /* ---- options ---- */
 
 static int check_range(const struct s2s_conf *conf, const char *key, double value, double min,
@@ -74,26 +68,39 @@ int s2s_adamw_read(struct s2s_adamw_options *o, const struct s2s_conf *conf, str
 
 /* ---- state ---- */
 
-/* Parameters follow each other by class; gaps hold zeros and may be updated. */
-static void find_runs(struct s2s_optim *o)
+/* What [*begin, *end) has in common with this rank's range; false: nothing. */
+static bool clip_range(const struct s2s_optim *o, int64_t *begin, int64_t *end)
+{
+    *begin = *begin > o->begin ? *begin : o->begin;
+    *end = *end < o->end ? *end : o->end;
+    return *begin < *end;
+}
+
+/* Neighbours in the flat buffers that are treated alike are a range; parameters follow each other
+ * by class, and gaps hold zeros and may be updated. Gives: free. */
+static struct s2s_adamw_range *find_ranges(const struct s2s_optim *o, int64_t *n_out)
 {
     const struct s2s_params *params = o->params;
-    size_t cap = 0;
+    struct s2s_adamw_range *ranges = NULL;
+    size_t n = 0, cap = 0;
     for (int c = 0; c < S2S_CLASSES; c++)
         for (size_t i = 0; i < params->n; i++) {
             const struct s2s_param *p = params->list[i];
-            if (!p->trained || (int)p->class != c)
+            int64_t begin = p->offset, end = p->offset + p->numel;
+            if (!p->trained || (int)p->class != c || !clip_range(o, &begin, &end))
                 continue;
-            const struct optim_run run = {p->offset, p->offset + p->numel, p->lr_mult,
-                                          s2s_param_decays(p) ? p->decay_mult : 0};
-            struct optim_run *last = o->n_runs > 0 ? o->runs + o->n_runs - 1 : NULL;
-            if (last && last->lr_mult == run.lr_mult && last->decay_mult == run.decay_mult) {
-                last->end = run.end;
+            const double decay_mult = s2s_param_decays(p) ? p->decay_mult : 0;
+            struct s2s_adamw_range *last = n > 0 ? ranges + n - 1 : NULL;
+            if (last && last->lr_mult == p->lr_mult && last->decay_mult == decay_mult) {
+                last->n = end - o->begin - last->begin;
                 continue;
             }
-            s2s_grow(&o->runs, o->n_runs, &cap, sizeof *o->runs);
-            o->runs[o->n_runs++] = run;
+            s2s_grow(&ranges, n, &cap, sizeof *ranges);
+            ranges[n++] =
+                (struct s2s_adamw_range){begin - o->begin, end - begin, p->lr_mult, decay_mult};
         }
+    *n_out = (int64_t)n;
+    return ranges;
 }
 
 int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
@@ -105,11 +112,15 @@ int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
     const size_t bytes = (size_t)(end > begin ? end - begin : 1) * sizeof(float);
     struct s2s_optim *o = s2s_xcalloc(1, sizeof *o);
     *o = (struct s2s_optim){.params = params, .options = *options, .begin = begin, .end = end};
+    struct s2s_adamw_range *ranges = find_ranges(o, &o->n_ranges);
+    const size_t range_bytes = (size_t)o->n_ranges * sizeof *ranges;
     o->m = k->alloc(&device->queue, bytes);
     o->v = k->alloc(&device->queue, bytes);
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
+    o->ranges = k->alloc(&device->queue, range_bytes);
     *optim = o;
-    if (!o->m || !o->v || !o->sums) {
+    if (!o->m || !o->v || !o->sums || !o->ranges) {
+        free(ranges);
         s2s_optim_free(o);
         *optim = NULL;
         return s2s_error_set(err, S2S_E_NOMEM,
@@ -118,7 +129,8 @@ int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
     }
     k->zero(&device->queue, o->m, bytes);
     k->zero(&device->queue, o->v, bytes);
-    find_runs(o);
+    k->copy_in(&device->queue, o->ranges, ranges, range_bytes);
+    free(ranges);
     return 0;
 }
 
@@ -131,16 +143,8 @@ void s2s_optim_free(struct s2s_optim *o)
     k->free(queue, o->m);
     k->free(queue, o->v);
     k->free(queue, o->sums);
-    free(o->runs);
+    k->free(queue, o->ranges);
     free(o);
-}
-
-/* What [*begin, *end) has in common with this rank's range; false: nothing. */
-static bool clip_range(const struct s2s_optim *o, int64_t *begin, int64_t *end)
-{
-    *begin = *begin > o->begin ? *begin : o->begin;
-    *end = *end < o->end ? *end : o->end;
-    return *begin < *end;
 }
 
 /* ---- the step ---- */
@@ -187,25 +191,21 @@ void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double 
 {
     struct s2s_device *device = o->params->device;
     o->t++;
-    for (size_t i = 0; i < o->n_runs; i++) {
-        const struct optim_run *run = &o->runs[i];
-        int64_t begin = run->begin, end = run->end;
-        if (!clip_range(o, &begin, &end))
-            continue;
-        struct s2s_k_adamw args = {.p = o->params->master + begin,
-                                   .m = o->m + (begin - o->begin),
-                                   .v = o->v + (begin - o->begin),
-                                   .grad = o->params->grads + begin,
-                                   .n = end - begin,
-                                   .t = o->t,
-                                   .lr = lr * run->lr_mult,
-                                   .beta1 = o->options.beta1,
-                                   .beta2 = o->options.beta2,
-                                   .eps = o->options.eps,
-                                   .weight_decay = weight_decay * run->decay_mult,
-                                   .grad_scale = grad_scale};
-        device->kernels->adamw(&device->queue, &args);
-    }
+    device->kernels->adamw(&device->queue,
+                           &(struct s2s_k_adamw){.p = o->params->master + o->begin,
+                                                 .m = o->m,
+                                                 .v = o->v,
+                                                 .grad = o->params->grads + o->begin,
+                                                 .ranges = o->ranges,
+                                                 .n_ranges = o->n_ranges,
+                                                 .n = o->end - o->begin,
+                                                 .t = o->t,
+                                                 .lr = lr,
+                                                 .beta1 = o->options.beta1,
+                                                 .beta2 = o->options.beta2,
+                                                 .eps = o->options.eps,
+                                                 .weight_decay = weight_decay,
+                                                 .grad_scale = grad_scale});
 }
 
 /* ---- moments of a parameter ---- */

@@ -31,11 +31,11 @@ int s2s_adamw_read(struct s2s_adamw_options *options, const struct s2s_conf *con
 struct s2s_optim {
     struct s2s_params *params; /* kept */
     struct s2s_adamw_options options;
-    int64_t begin, end; /* of the flat buffers */
-    float *m, *v;       /* [end - begin], device memory */
-    int64_t t;          /* steps taken */
-    struct optim_run *runs;
-    size_t n_runs;
+    int64_t begin, end;             /* of the flat buffers */
+    float *m, *v;                   /* [end - begin], device memory */
+    int64_t t;                      /* steps taken */
+    struct s2s_adamw_range *ranges; /* [n_ranges] from begin on, device memory */
+    int64_t n_ranges;
     double *sums; /* [S2S_CLASSES], device memory */
 };
 

@@ -20,6 +20,7 @@
 #include "lib/base/rng.h"
 #include "lib/conf/conf.h"
 #include "lib/model/model.h"
+#include "lib/optim/optim.h"
 
 enum { N_MELS = 80, MAX_CLIPS = 256, STEP_SECONDS = 80 };
 
@@ -32,7 +33,8 @@ struct bench {
     struct s2s_device *device;
     struct s2s_model *model;
     struct s2s_tape *tape;
-    float *m, *v, *mel, *target;
+    struct s2s_optim *optim;
+    float *mel, *target;
     int64_t cu[MAX_CLIPS + 1];
     double forward_s, backward_s, optimizer_s;
 };
@@ -116,7 +118,7 @@ static double step_flops(const struct s2s_batch *batch)
     return 3 * flops;
 }
 
-static int step(struct bench *b, const struct s2s_batch *batch, int t, struct s2s_error *err)
+static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
     struct s2s_forward fwd = {.seed = 1e-3};
@@ -127,17 +129,7 @@ static int step(struct bench *b, const struct s2s_batch *batch, int t, struct s2
     double t1 = s2s_now_s();
     s2s_tape_backward(b->tape);
     double t2 = s2s_now_s();
-    b->device->kernels->adamw(&b->device->queue, &(struct s2s_k_adamw){.p = params->values,
-                                                                       .m = b->m,
-                                                                       .v = b->v,
-                                                                       .grad = params->grads,
-                                                                       .n = params->n_trained,
-                                                                       .t = t,
-                                                                       .lr = 1e-5,
-                                                                       .beta1 = .9,
-                                                                       .beta2 = .95,
-                                                                       .eps = 1e-8,
-                                                                       .grad_scale = 1});
+    s2s_optim_step(b->optim, 1e-5, 0, 1);
     b->forward_s += t1 - t0;
     b->backward_s += t2 - t1;
     b->optimizer_s += s2s_now_s() - t2;
@@ -160,12 +152,11 @@ static int open_model(struct bench *b, struct s2s_error *err)
         return rc;
     s2s_params_init(params, 1);
     b->tape = s2s_tape_new(b->device, true);
-    b->m = s2s_xcalloc((size_t)params->n_trained, sizeof *b->m);
-    b->v = s2s_xcalloc((size_t)params->n_trained, sizeof *b->v);
     b->mel = s2s_xcalloc((size_t)(100 * STEP_SECONDS * N_MELS), sizeof *b->mel);
     b->target = s2s_xcalloc((size_t)((13 * STEP_SECONDS + MAX_CLIPS) * 256), sizeof *b->target);
     s2s_rng_fill_normal(b->mel, (size_t)(100 * STEP_SECONDS * N_MELS), 3, 0, 0, 1);
-    return 0;
+    const struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
+    return s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err);
 }
 
 static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
@@ -180,7 +171,7 @@ static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
         if (i == 0)
             b->forward_s = b->backward_s = b->optimizer_s = 0;
         double start = s2s_now_s(), cpu_start = cpu_s();
-        rc = step(b, &batch, i + 2, err);
+        rc = step(b, &batch, err);
         double t = s2s_now_s() - start, s = 0.01 * (double)b->cu[batch.media[0].n];
         if (i < 0) /* fresh memory */
             continue;
@@ -252,10 +243,9 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &usage);
     printf("peak memory %ld MiB\n", usage.ru_maxrss / 1024);
     s2s_tape_free(b.tape);
+    s2s_optim_free(b.optim);
     s2s_model_free(b.model);
     s2s_device_close(b.device);
-    free(b.m);
-    free(b.v);
     free(b.mel);
     free(b.target);
     return rc < 0;

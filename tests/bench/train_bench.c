@@ -19,6 +19,7 @@
 #include "lib/base/base.h"
 #include "lib/base/rng.h"
 #include "lib/model/model.h"
+#include "lib/optim/optim.h"
 
 enum { VOCAB = 32000 };
 
@@ -143,12 +144,12 @@ struct bench {
     struct s2s_device *device;
     struct s2s_model *model;
     struct s2s_tape *tape;
-    float *m, *v;
+    struct s2s_optim *optim;
 };
 
 static double times[4]; /* forward, backward, optimizer, all */
 
-static int step(struct bench *b, const struct s2s_batch *batch, int t, struct s2s_error *err)
+static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
     struct s2s_forward fwd = {.seed = 1.0 / (double)s2s_batch_n_labels(batch)};
@@ -159,17 +160,7 @@ static int step(struct bench *b, const struct s2s_batch *batch, int t, struct s2
     double t1 = s2s_now_s();
     s2s_tape_backward(b->tape);
     double t2 = s2s_now_s();
-    b->device->kernels->adamw(&b->device->queue, &(struct s2s_k_adamw){.p = params->values,
-                                                                       .m = b->m,
-                                                                       .v = b->v,
-                                                                       .grad = params->grads,
-                                                                       .n = params->n_trained,
-                                                                       .t = t,
-                                                                       .lr = 1e-4,
-                                                                       .beta1 = .9,
-                                                                       .beta2 = .95,
-                                                                       .eps = 1e-8,
-                                                                       .grad_scale = 1});
+    s2s_optim_step(b->optim, 1e-4, 0, 1);
     double t3 = s2s_now_s();
     times[0] += t1 - t0;
     times[1] += t2 - t1;
@@ -199,9 +190,8 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
         return rc;
     s2s_params_init(params, 1);
     b->tape = s2s_tape_new(b->device, true);
-    b->m = s2s_xcalloc((size_t)params->n_trained, sizeof *b->m);
-    b->v = s2s_xcalloc((size_t)params->n_trained, sizeof *b->v);
-    return 0;
+    const struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
+    return s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err);
 }
 
 static int run(const struct shape *s, int n_steps, struct s2s_error *err)
@@ -223,7 +213,7 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
         if (i == 0)
             memset(times, 0, sizeof times);
         double start = s2s_now_s(), start_cpu = cpu_s();
-        if ((rc = step(&b, &batch, i + 2, err)) < 0)
+        if ((rc = step(&b, &batch, err)) < 0)
             goto out;
         if (i < 0)
             continue; /* first touch of all memory */
@@ -250,10 +240,9 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
         (double)s2s_tape_peak_bytes(b.tape) / 1048576, (double)use.ru_maxrss / 1024);
 out:
     s2s_tape_free(b.tape);
+    s2s_optim_free(b.optim);
     s2s_model_free(b.model);
     s2s_device_close(b.device);
-    free(b.m);
-    free(b.v);
     free(rates);
     free(pack.ids);
     free(pack.labels);

@@ -48,7 +48,11 @@ static void dies(char *said, size_t cap, void (*call)(void *args), void *args)
 /* BF16 for every entry but those that convert it; those have no 8-bit floats. */
 static enum s2s_dtype lacked(const char *entry)
 {
-    return strcmp(entry, "copy") == 0 || strcmp(entry, "fill") == 0 ? S2S_F8_E4M3 : S2S_BF16;
+    static const char *const with_bf16[] = {"copy", "fill", "adamw"};
+    for (size_t i = 0; i < sizeof with_bf16 / sizeof *with_bf16; i++)
+        if (strcmp(entry, with_bf16[i]) == 0)
+            return S2S_F8_E4M3;
+    return S2S_BF16;
 }
 
 /* A call with one matrix of a type that the entry has not, all else zero: did it take it, it would

@@ -13,12 +13,23 @@
 
 static const char *const moments[2] = {"optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"};
 
-static int64_t largest_of(const struct s2s_params *params)
+/* Host memory for this rank's elements of any parameter, and *room for as many. Gives: free(*host),
+ * also after NOMEM. */
+static int alloc_host(float **host, float **room, const struct s2s_params *params,
+                      struct s2s_error *err)
 {
+    const char *name = "";
     int64_t largest = 1;
     for (size_t i = 0; i < params->n; i++)
-        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
-    return largest;
+        if (params->list[i]->numel > largest) {
+            largest = params->list[i]->numel;
+            name = params->list[i]->name;
+        }
+    *host = malloc((size_t)largest * 2 * sizeof **host);
+    *room = *host ? *host + largest : NULL;
+    return *host ? 0
+                 : s2s_error_set(err, S2S_E_NOMEM, "no memory for a copy of %s: 2 x %lld bytes",
+                                 name, (long long)largest * (int)sizeof **host);
 }
 
 /* ---- writing ---- */
@@ -76,9 +87,8 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
     const bool sharded = optim && (optim->begin > 0 || optim->end < params->n_trained);
     const struct s2s_group *others[S2S_AXES]; /* who holds copies of the same moments */
     int64_t total = 0, at = 0;
-    float *host = s2s_xmalloc((size_t)largest_of(params) * 2 * sizeof *host);
-    float *room = host + largest_of(params);
-    int rc = 0;
+    float *host, *room;
+    int rc = alloc_host(&host, &room, params, err);
     memcpy(others, axes, sizeof others);
     if (sharded)
         others[S2S_AXIS_DP] = NULL;
@@ -403,9 +413,8 @@ static int warn_unused(struct s2s_ckpt *ckpt, const struct s2s_params *params,
 static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_optim *optim,
                         struct s2s_error *err)
 {
-    float *host = s2s_xmalloc((size_t)largest_of(params) * 2 * sizeof *host);
-    float *room = host + largest_of(params);
-    int rc = 0;
+    float *host, *room;
+    int rc = alloc_host(&host, &room, params, err);
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         struct s2s_box boxes[S2S_PARAM_PARTS];

@@ -919,6 +919,23 @@ PY
     grep -q 'rank 1' said
 }
 
+@test "a checkpoint for which there is no memory is an error with what needs it, not the end of the process" {
+    case ${S2S_BIN:-} in *sanitize* | *tsan*) skip "sanitizers need all addresses" ;; esac
+    jq '.vocab_size = 400000 | .num_hidden_layers = 1' llm.json >big.json
+    # for lack of it: the first run that ends well makes the checkpoint, which the ones after it read
+    for _ in writing reading; do
+        said=0
+        for kib in $(seq 250000 50000 800000); do
+            run bash -c "ulimit -v $kib; command s2s-train -j1 r.yaml run=big train.steps=0 model.llm.config=big.json"
+            says_not "out of memory"
+            case $output in *"no memory for a copy of model.embed_tokens.weight"*) said=$((said + 1)) ;; esac
+            [ "$status" -ne 0 ] || break
+        done
+        [ "$said" -gt 0 ]
+        [ -e big/checkpoints/latest_checkpointed_iteration.txt ]
+    done
+}
+
 # ---- an output layer of its own under a config that ties it ----
 
 # tied_model DIR: a tied model of bytes, and its untied twin beside it is DIR.honest once own_head was called

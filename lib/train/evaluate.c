@@ -6,6 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/model/generate.h"
+#include "lib/tensor/sums.h"
 #include "lib/text/metrics.h"
 #include "lib/text/tokenizer.h"
 #include "lib/train/feed_internal.h"
@@ -28,39 +29,53 @@ double s2s_eval_wer(const struct s2s_eval_result *r)
     return r->n_words > 0 ? (double)r->n_word_errors / (double)r->n_words : -1;
 }
 
+enum { LOSS, HITS, N_SUMS };
+
 /* What one evaluation carries along. */
 struct evaluation {
     struct s2s_bundle *bundle;
     const struct s2s_eval_options *options;
+    struct s2s_comm *all, *dp; /* ranks of the grid; those that share out the packs */
     struct s2s_tape *tape;
+    struct s2s_sums *sums;
+    struct s2s_pack *nothing; /* for a round in which this rank has no pack */
     struct s2s_eval_result result;
     struct s2s_edits edits;
 };
 
-/* ---- loss and accuracy of a pack ---- */
+/* ---- rounds ---- */
 
-static int check(const struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
+static bool is_true_anywhere(struct s2s_comm *comm, bool here)
 {
-    int rc = s2s_model_check(e->bundle->model, &pack->batch, err);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", pack->place) : 0;
+    int64_t n = here;
+    s2s_comm_all_reduce(comm, &n, 1, S2S_I64, S2S_GROUP_MAX);
+    return n > 0;
 }
 
-/* Of a pack that was checked; NULL: this rank has none in this round. Then it runs the model over
- * nothing, as layers may talk to other ranks, who would wait for it. */
 static void score(struct evaluation *e, const struct s2s_pack *pack)
 {
-    static const int32_t none[1] = {0};
-    static const struct s2s_batch nothing = {
-        .input_ids = none, .labels = none, .position_ids = none, .cu_seqlens = none};
     struct s2s_forward fwd = {.want_hits = true};
     s2s_tape_reset(e->tape);
-    s2s_model_forward(e->bundle->model, e->tape, pack ? &pack->batch : &nothing, &fwd);
-    if (!pack)
-        return;
-    e->result.loss_sum += s2s_tensor_scalar(fwd.loss);
+    s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd);
+    s2s_sums_add(e->sums, LOSS, fwd.loss);
+    s2s_sums_add(e->sums, HITS, fwd.hits);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;
-    e->result.n_right += (int64_t)s2s_tensor_scalar(fwd.hits);
+}
+
+/*
+ * Loss and accuracy of a pack on each rank, NULL where it has none or failed before (*rc).
+ * Collective: all ranks run a forward pass, or none does because one failed; false then.
+ */
+static bool score_round(struct evaluation *e, const struct s2s_pack *pack, int *rc,
+                        struct s2s_error *err)
+{
+    if (*rc == 0 && pack && (*rc = s2s_model_check(e->bundle->model, &pack->batch, err)) < 0)
+        s2s_error_add(err, *rc, "%s", pack->place);
+    if (is_true_anywhere(e->all, *rc < 0))
+        return false;
+    score(e, pack ? pack : e->nothing);
+    return true;
 }
 
 /* ---- text of an utterance ---- */
@@ -181,34 +196,24 @@ static int read_pack(struct s2s_pack **pack, struct train_streams *streams,
     return rc < 0 ? rc : s2s_pack_read(pack, reader, schema, &rec.st, place, 0, err);
 }
 
-/* Pack i; -1: none. */
-static int evaluate_pack(struct evaluation *e, struct train_streams *streams,
-                         struct s2s_pack_reader *reader, int64_t i, struct s2s_error *err)
-{
-    struct s2s_pack *pack = NULL;
-    int rc = i < 0 ? 0 : read_pack(&pack, streams, reader, i, err);
-    if (pack)
-        rc = check(e, pack, err);
-    score(e, rc == 0 ? pack : NULL);
-    if (rc == 0 && pack && e->options->text)
-        rc = transcribe_pack(e, pack, err);
-    s2s_pack_free(pack);
-    return rc;
-}
-
-/* A rank that failed, or has no pack left, comes to the rounds of the others, too. */
 static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
-                          struct s2s_pack_reader *reader, int rank, int size, struct s2s_error *err)
+                          struct s2s_pack_reader *reader, struct s2s_error *err)
 {
     const struct s2s_eval_options *o = e->options;
-    const int64_t n = train_streams_n_records(streams);
+    const int64_t n = train_streams_n_records(streams), size = s2s_comm_size(e->dp);
+    bool goes_on = true;
     int rc = 0;
-    for (int64_t first = 0; first < n; first += size) {
+    for (int64_t first = 0; goes_on && first < n; first += size) {
+        const int64_t own = first + s2s_comm_rank(e->dp);
+        struct s2s_pack *pack = NULL;
         if (o->give_up && o->give_up(o->give_up_ctx))
             return s2s_error_set(err, S2S_E_INTERRUPTED, "evaluation broken off");
-        int now =
-            evaluate_pack(e, streams, reader, rc == 0 && first + rank < n ? first + rank : -1, err);
-        rc = rc < 0 ? rc : now;
+        if (rc == 0 && own < n)
+            rc = read_pack(&pack, streams, reader, own, err);
+        goes_on = score_round(e, pack, &rc, err);
+        if (goes_on && pack && o->text)
+            rc = transcribe_pack(e, pack, err);
+        s2s_pack_free(pack);
     }
     return rc;
 }
@@ -266,56 +271,72 @@ static int64_t *derange(size_t n)
     return donor;
 }
 
-/* Utterances [begin, end) of this rank's list as one batch. */
-static int score_group(struct evaluation *e, struct s2s_pack *const *group, size_t n,
-                       struct s2s_error *err)
+/* This rank's next utterances, as many as a batch holds. */
+struct group {
+    struct s2s_pack **list;
+    size_t n, next; /* next: utterance of all that comes after them */
+};
+
+static void take_group(struct group *g, const struct evaluation *e, const struct heard *all,
+                       const int64_t *donor)
 {
-    struct s2s_pack *joined = s2s_pack_join(group, n);
-    int rc = check(e, joined, err);
-    if (rc == 0)
-        score(e, joined);
-    s2s_pack_free(joined);
+    const int64_t limit = e->options->max_tokens > 0 ? e->options->max_tokens : all->most_tokens;
+    const size_t size = (size_t)s2s_comm_size(e->dp);
+    int64_t tokens = 0;
+    g->n = 0;
+    for (; g->next < all->n; g->next += size) {
+        struct s2s_pack *u = s2s_pack_utterance(all->own[g->next], 0, all->own[donor[g->next]]);
+        if (g->n > 0 && tokens + u->batch.n_tokens > limit) {
+            s2s_pack_free(u);
+            return;
+        }
+        tokens += u->batch.n_tokens;
+        g->list[g->n++] = u;
+    }
+}
+
+static int transcribe_group(struct evaluation *e, const struct heard *all, const struct group *g,
+                            size_t first, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < g->n; i++)
+        rc = transcribe(e, g->list[i], all->texts[first + i * (size_t)s2s_comm_size(e->dp)], err);
     return rc;
 }
 
-static int evaluate_heard(struct evaluation *e, const struct heard *all, int rank, int size,
-                          struct s2s_error *err)
+static int evaluate_heard(struct evaluation *e, const struct heard *all, struct s2s_error *err)
 {
-    int64_t *donor = derange(all->n), tokens = 0;
-    const int64_t limit = e->options->max_tokens > 0 ? e->options->max_tokens : all->most_tokens;
-    struct s2s_pack **group = s2s_xcalloc(all->n, sizeof(struct s2s_pack *));
-    size_t n = 0;
+    int64_t *donor = derange(all->n);
+    struct group g = {.next = (size_t)s2s_comm_rank(e->dp)};
+    bool goes_on = true;
     int rc = 0;
-    for (size_t i = (size_t)rank; rc == 0 && i < all->n; i += (size_t)size) {
-        struct s2s_pack *u = s2s_pack_utterance(all->own[i], 0, all->own[donor[i]]);
-        if (n > 0 && tokens + u->batch.n_tokens > limit) {
-            rc = score_group(e, group, n, err);
-            while (n > 0)
-                s2s_pack_free(group[--n]);
-            tokens = 0;
-        }
-        if (rc == 0 && e->options->text)
-            rc = transcribe(e, u, all->texts[i], err);
-        group[n++] = u;
-        tokens += u->batch.n_tokens;
+    g.list = s2s_xcalloc(all->n, sizeof(struct s2s_pack *));
+    while (goes_on) {
+        const size_t first = g.next;
+        take_group(&g, e, all, donor);
+        goes_on = is_true_anywhere(e->all, g.n > 0);
+        if (!goes_on)
+            break;
+        struct s2s_pack *joined = g.n > 0 ? s2s_pack_join(g.list, g.n) : NULL;
+        goes_on = score_round(e, joined, &rc, err);
+        if (goes_on && e->options->text)
+            rc = transcribe_group(e, all, &g, first, err);
+        s2s_pack_free(joined);
+        while (g.n > 0)
+            s2s_pack_free(g.list[--g.n]);
     }
-    if (rc == 0 && n > 0)
-        rc = score_group(e, group, n, err);
-    while (n > 0)
-        s2s_pack_free(group[--n]);
-    free(group);
+    free(g.list);
     free(donor);
     return rc;
 }
 
 static int evaluate_shuffled(struct evaluation *e, struct train_streams *streams,
-                             struct s2s_pack_reader *reader, int rank, int size,
-                             struct s2s_error *err)
+                             struct s2s_pack_reader *reader, struct s2s_error *err)
 {
     struct heard all = {.own = NULL};
     int rc = collect(&all, streams, reader, err);
-    if (rc == 0)
-        rc = evaluate_heard(e, &all, rank, size, err);
+    if (!is_true_anywhere(e->all, rc < 0))
+        rc = evaluate_heard(e, &all, err);
     for (size_t i = 0; i < all.n; i++) {
         s2s_pack_free(all.own[i]);
         free(all.texts[i]);
@@ -327,18 +348,25 @@ static int evaluate_shuffled(struct evaluation *e, struct train_streams *streams
 
 /* ---- the door ---- */
 
-static void share(struct evaluation *e, struct s2s_comm *comm)
+/* Of all ranks; the sums are read here, once. */
+static int share(struct evaluation *e, struct s2s_error *err)
 {
     struct s2s_eval_result *r = &e->result;
-    int64_t n[5] = {r->n_utterances, r->n_labels, r->n_right, e->edits.n_ref,
+    double sums[N_SUMS];
+    int rc = s2s_sums_read(e->sums, sums, err);
+    if (is_true_anywhere(e->all, rc < 0))
+        return rc;
+    int64_t n[5] = {r->n_utterances, r->n_labels, (int64_t)sums[HITS], e->edits.n_ref,
                     e->edits.substitutions + e->edits.deletions + e->edits.insertions};
-    s2s_comm_all_reduce(comm, n, 5, S2S_I64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(comm, &r->loss_sum, 1, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(e->dp, n, 5, S2S_I64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(e->dp, &sums[LOSS], 1, S2S_F64, S2S_GROUP_SUM);
+    r->loss_sum = sums[LOSS];
     r->n_utterances = n[0];
     r->n_labels = n[1];
     r->n_right = n[2];
     r->n_words = n[3];
     r->n_word_errors = n[4];
+    return 0;
 }
 
 static int open_set(struct train_streams *streams, const char *const *path, struct s2s_error *err)
@@ -358,38 +386,37 @@ int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *
     return rc;
 }
 
-static bool any_failed(struct s2s_comm *comm, int rc)
-{
-    int64_t failed = rc < 0;
-    s2s_comm_all_reduce(comm, &failed, 1, S2S_I64, S2S_GROUP_MAX);
-    return failed > 0;
-}
-
-int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
+int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_grid *grid,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
 {
-    struct evaluation e = {.bundle = bundle, .options = options};
+    struct evaluation e = {.bundle = bundle,
+                           .options = options,
+                           .all = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXES) - 1),
+                           .dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP)),
+                           .tape = s2s_tape_new(bundle->device, false),
+                           .sums = s2s_sums_new(bundle->device, N_SUMS),
+                           .nothing = s2s_pack_join(NULL, 0)};
     struct train_streams streams = {.in = NULL};
     struct s2s_pack_reader reader = {.mel = NULL};
-    const int rank = s2s_comm_rank(comm), size = s2s_comm_size(comm);
     int rc = open_set(&streams, &path, err);
-    e.tape = s2s_tape_new(bundle->device, false);
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)
         rc = train_reader_fits_all(&reader, &streams, err);
-    bool failed = any_failed(comm, rc);
+    bool failed = is_true_anywhere(e.all, rc < 0);
     if (!failed) {
-        rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, rank, size, err)
-                                    : evaluate_packs(&e, &streams, &reader, rank, size, err);
-        failed = any_failed(comm, rc);
+        rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, err)
+                                    : evaluate_packs(&e, &streams, &reader, err);
+        failed = is_true_anywhere(e.all, rc < 0);
     }
     if (!failed)
-        share(&e, comm);
-    if (!failed && e.result.n_labels == 0)
+        rc = share(&e, err);
+    if (!failed && rc == 0 && e.result.n_labels == 0)
         rc = s2s_error_set(err, S2S_E_RANGE, "%s: no token has a label: there is no loss", path);
     *result = e.result;
+    s2s_pack_free(e.nothing);
+    s2s_sums_free(e.sums);
     s2s_tape_free(e.tape);
     train_reader_close(&reader);
     train_streams_close(&streams);

@@ -272,7 +272,7 @@ static int evaluate_all(struct s2s_trainer *t, int64_t *evaluated, struct s2s_er
     for (size_t i = 0; i < r->n_eval; i++) {
         struct s2s_eval_result result;
         int rc =
-            s2s_evaluate(&result, &t->bundle, t->dp, r->eval[i].path, r->features, &options, err);
+            s2s_evaluate(&result, &t->bundle, t->grid, r->eval[i].path, r->features, &options, err);
         if (rc == S2S_E_INTERRUPTED) {
             *err = (struct s2s_error)S2S_ERROR_INIT;
             return 0;

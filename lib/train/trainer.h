@@ -140,9 +140,9 @@ struct s2s_eval_result {
     double loss_sum;
 };
 
-/* Collective over comm: results of all ranks, the same whatever their number. A failure is this
- * rank's own, to be shared (s2s_mesh_all_ok). */
-int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
+/* Collective over the grid: results of all its ranks, the same whatever their number. A failure is
+ * this rank's own, to be shared (s2s_mesh_all_ok). */
+int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_grid *grid,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err);
 /* Whether path is a set that s2s_evaluate can read: its header and its end. Warns where its ids

@@ -150,8 +150,13 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
                                    .heard = args->n_show > 0 ? keep_text : NULL};
     const bool first = s2s_mesh_rank(train_mesh) == 0, json = args->train.common.json;
     struct s2s_printout to = {.out = NULL};
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    struct s2s_grid *grid;
     json_t *sets = json_array();
-    int rc = first ? s2s_printout_begin(&to, args->train.common.out, err) : 0;
+    memcpy(spec.size, recipe->mesh, sizeof spec.size);
+    int rc = s2s_mesh_add_grid(&grid, train_mesh, &spec, err);
+    if (rc == 0 && first)
+        rc = s2s_printout_begin(&to, args->train.common.out, err);
     rc = s2s_mesh_all_ok(train_mesh, rc, err);
     for (size_t i = 0; rc == 0 && i < recipe->n_eval; i++) {
         struct s2s_eval_result result;
@@ -159,8 +164,8 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
         opt.heard_ctx = &texts;
         rc = s2s_evaluate_try(recipe->eval[i].path, recipe->tokenizer, err);
         if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) == 0)
-            rc = s2s_evaluate(&result, bundle, s2s_mesh_world(train_mesh), recipe->eval[i].path,
-                              recipe->features, &opt, err);
+            rc = s2s_evaluate(&result, bundle, grid, recipe->eval[i].path, recipe->features, &opt,
+                              err);
         rc = s2s_mesh_all_ok(train_mesh, rc, err);
         if (rc == 0 && first && json) {
             json_t *set = as_json(recipe->eval[i].name, &result);

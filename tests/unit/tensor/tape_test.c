@@ -268,7 +268,7 @@ static void steps_of_any_length_take_the_memory_of_the_longest(void **state)
     free(w);
 }
 
-static void scratch_that_is_held_is_not_handed_out_again(void **state)
+static void t6_scratch_that_is_held_is_not_handed_out_again(void **state)
 {
     struct s2s_tape *tape = s2s_tape_new(device, true);
     char *mine = s2s_tape_scratch(tape, 1000);
@@ -358,7 +358,7 @@ int main(void)
         cmocka_unit_test(two_tapes_with_the_gradient_handed_over_equal_one),
         cmocka_unit_test(a_leaf_that_nothing_reached_has_a_gradient_of_zeros),
         cmocka_unit_test(steps_of_any_length_take_the_memory_of_the_longest),
-        cmocka_unit_test(scratch_that_is_held_is_not_handed_out_again),
+        cmocka_unit_test(t6_scratch_that_is_held_is_not_handed_out_again),
         cmocka_unit_test(scratch_of_any_size_takes_the_memory_of_the_largest),
         cmocka_unit_test(memory_that_is_out_is_an_error_with_the_layer),
     };

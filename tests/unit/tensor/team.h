@@ -1,0 +1,132 @@
+/* A group whose ranks are threads of this process: collectives on host memory, for tests. */
+#ifndef TENSOR_TEAM_H
+#define TENSOR_TEAM_H
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/tensor/par.h"
+
+enum { TEAM_MAX = 4 };
+
+struct team {
+    pthread_barrier_t barrier;
+    struct s2s_group group[TEAM_MAX];
+    const void *buf[TEAM_MAX];
+    const int64_t *counts[TEAM_MAX];
+    int calls[TEAM_MAX]; /* collectives of each rank */
+};
+
+static void team_meet(const struct s2s_group *g, const void *buf, const int64_t *counts)
+{
+    struct team *team = g->impl;
+    team->calls[g->rank]++;
+    team->buf[g->rank] = buf;
+    team->counts[g->rank] = counts;
+    pthread_barrier_wait(&team->barrier);
+}
+
+/* Nobody goes on before all have read. */
+static void team_part(const struct s2s_group *g)
+{
+    pthread_barrier_wait(&((struct team *)g->impl)->barrier);
+}
+
+static float *team_sum(const struct s2s_group *g, int64_t begin, int64_t n)
+{
+    const struct team *team = g->impl;
+    float *sum = s2s_xcalloc((size_t)n + 1, sizeof *sum);
+    for (int r = 0; r < g->size; r++)
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += ((const float *)team->buf[r])[begin + i];
+    return sum;
+}
+
+static void team_all_reduce(const struct s2s_group *g, struct s2s_queue *queue, void *buf,
+                            int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    team_meet(g, buf, NULL);
+    float *sum = team_sum(g, 0, n);
+    team_part(g);
+    memcpy(buf, sum, (size_t)n * sizeof *sum);
+    free(sum);
+}
+
+static void team_all_gather(const struct s2s_group *g, struct s2s_queue *queue, void *recv,
+                            const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    const struct team *team = g->impl;
+    team_meet(g, send, NULL);
+    for (int r = 0; r < g->size; r++)
+        memcpy((float *)recv + r * n, team->buf[r], (size_t)n * sizeof(float));
+    team_part(g);
+}
+
+static void team_reduce_scatter(const struct s2s_group *g, struct s2s_queue *queue, void *recv,
+                                const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    team_meet(g, send, NULL);
+    float *sum = team_sum(g, g->rank * n, n);
+    team_part(g);
+    memcpy(recv, sum, (size_t)n * sizeof *sum);
+    free(sum);
+}
+
+static void team_all_to_all(const struct s2s_group *g, struct s2s_queue *queue, void *recv,
+                            const int64_t *recv_counts, const void *send,
+                            const int64_t *send_counts, enum s2s_dtype dtype)
+{
+    const struct team *team = g->impl;
+    float *to = recv;
+    team_meet(g, send, send_counts);
+    for (int r = 0; r < g->size; r++) {
+        int64_t begin = 0;
+        for (int before = 0; before < g->rank; before++)
+            begin += team->counts[r][before];
+        memcpy(to, (const float *)team->buf[r] + begin, (size_t)recv_counts[r] * sizeof(float));
+        to += recv_counts[r];
+    }
+    team_part(g);
+}
+
+static const struct s2s_group_ops team_ops = {.memory = "cpu",
+                                              .all_reduce = team_all_reduce,
+                                              .all_gather = team_all_gather,
+                                              .reduce_scatter = team_reduce_scatter,
+                                              .all_to_all = team_all_to_all};
+
+struct team_member {
+    struct team *team;
+    const struct s2s_group *group;
+    void (*run)(const struct s2s_group *group, void *ctx);
+    void *ctx;
+};
+
+static void *team_thread(void *arg)
+{
+    const struct team_member *m = arg;
+    m->run(m->group, m->ctx);
+    return NULL;
+}
+
+/* run(group, ctx) as each of size ranks. */
+static inline void team_run(struct team *team, int size,
+                            void (*run)(const struct s2s_group *group, void *ctx), void *ctx)
+{
+    pthread_t threads[TEAM_MAX];
+    struct team_member members[TEAM_MAX];
+    *team = (struct team){.calls = {0}};
+    pthread_barrier_init(&team->barrier, NULL, (unsigned)size);
+    for (int r = 0; r < size; r++) {
+        team->group[r] = (struct s2s_group){"tp", size, r, &team_ops, team};
+        members[r] = (struct team_member){team, &team->group[r], run, ctx};
+        pthread_create(&threads[r], NULL, team_thread, &members[r]);
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&team->barrier);
+}
+
+#endif

@@ -35,8 +35,9 @@ static int open_grid(struct s2s_trainer *t, struct s2s_error *err)
     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
     memcpy(spec.size, t->recipe->mesh, sizeof spec.size);
     int rc = s2s_mesh_add_grid(&t->grid, t->mesh, &spec, err);
-    if (rc == 0)
-        t->dp = s2s_grid_comm(t->grid, S2S_AXIS_BIT(S2S_AXIS_DP));
+    if (rc < 0 || (rc = s2s_mesh_check(t->mesh, err)) < 0)
+        return rc;
+    t->dp = s2s_grid_comm(t->grid, S2S_AXIS_BIT(S2S_AXIS_DP));
     return rc;
 }
 

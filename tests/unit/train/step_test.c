@@ -1,0 +1,308 @@
+/* The step over a tiny decoder: what it refuses, what it hands to other ranks, what it changes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/conf/conf.h"
+#include "lib/train/actions.h"
+#include "lib/train/step.h"
+#include "tests/unit/tensor/team.h"
+
+enum { TOKENS = 8, VOCAB = 16, PACKS = 3 };
+
+static const char config[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 16, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+    " \"num_attention_heads\": 2, \"intermediate_size\": 16, \"tie_word_embeddings\": true}";
+
+static struct s2s_mesh *mesh;
+static struct s2s_grid *grid;
+
+struct bench {
+    struct s2s_device *device;
+    struct s2s_model *model;
+    struct s2s_optim *optim;
+    struct s2s_side side;
+    struct s2s_pack packs[PACKS];
+    struct s2s_pack *list[PACKS];
+    int32_t ids[PACKS][TOKENS], labels[PACKS][TOKENS], positions[TOKENS], cu[2];
+};
+
+static void make_packs(struct bench *b)
+{
+    static char *const places[PACKS] = {"t.s2s: record 0", "t.s2s: record 1", "t.s2s: record 2"};
+    b->cu[1] = TOKENS;
+    for (int p = 0; p < PACKS; p++) {
+        for (int i = 0; i < TOKENS; i++) {
+            b->positions[i] = i;
+            b->ids[p][i] = (p + 3 * i) % VOCAB;
+            b->labels[p][i] = (p + 3 * i + 3) % VOCAB;
+        }
+        b->packs[p] = (struct s2s_pack){.batch = {.n_tokens = TOKENS,
+                                                  .n_seqs = 1,
+                                                  .input_ids = b->ids[p],
+                                                  .labels = b->labels[p],
+                                                  .position_ids = b->positions,
+                                                  .cu_seqlens = b->cu,
+                                                  .max_seqlen = TOKENS},
+                                        .n_labels = TOKENS,
+                                        .n_real = TOKENS,
+                                        .place = places[p]};
+        b->list[p] = &b->packs[p];
+    }
+}
+
+static void open_bench(struct bench *b)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_conf *conf;
+    struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
+    *b = (struct bench){.device = NULL};
+    assert_int_equal(s2s_conf_parse(&conf, config, strlen(config), "c", S2S_CONF_JSON, &err), 0);
+    assert_int_equal(s2s_device_open(&b->device, "cpu", &err), 0);
+    struct s2s_model_options options = {.conf = conf};
+    assert_int_equal(s2s_model_open(&b->model, b->device, NULL, NULL, &options, &err), 0);
+    s2s_conf_free(conf);
+    struct s2s_params *params = b->model->params;
+    assert_int_equal(s2s_params_finish(params, &err), 0);
+    s2s_params_init(params, 1);
+    assert_int_equal(s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, &err), 0);
+    s2s_side_init(&b->side, mesh, b->model, b->optim,
+                  &(struct s2s_side_options){.dp = s2s_mesh_world(mesh)});
+    make_packs(b);
+}
+
+static void close_bench(struct bench *b)
+{
+    s2s_side_release(&b->side);
+    s2s_optim_free(b->optim);
+    s2s_model_free(b->model);
+    s2s_device_close(b->device);
+}
+
+static int step(struct bench *b, int64_t first, int64_t n, struct s2s_step_result *result,
+                struct s2s_error *err)
+{
+    const struct s2s_feed_step data = {b->list + first, n, n};
+    const struct s2s_step_options options = {.number = 1, .lr = 1e-2};
+    return s2s_train_step(&b->side, &data, &options, result, err);
+}
+
+static float *copy_values(const struct bench *b)
+{
+    const size_t bytes = (size_t)b->model->params->n_trained * sizeof(float);
+    float *copy = malloc(bytes);
+    memcpy(copy, b->model->params->master, bytes);
+    return copy;
+}
+
+/* T2. What one batch cannot be is known before any of the step is computed. */
+static void t2_a_bad_batch_is_refused_before_anything_is_computed(void **state)
+{
+    struct bench b;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_step_result result;
+    open_bench(&b);
+    float *before = copy_values(&b);
+    b.labels[2][5] = VOCAB; /* of the last microbatch */
+    assert_int_equal(step(&b, 0, PACKS, &result, &err), S2S_E_RANGE);
+    assert_non_null(strstr(err.text, "t.s2s: record 2"));
+    assert_null(b.side.tape->first); /* no operation was recorded, not of the good ones either */
+    assert_memory_equal(before, b.model->params->master,
+                        (size_t)b.model->params->n_trained * sizeof(float));
+    free(before);
+    close_bench(&b);
+}
+
+/* T3. The loss of the step is the mean over all microbatches, read back once at its end. */
+static void t3_losses_are_summed_over_microbatches_and_read_once(void **state)
+{
+    struct bench b;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_step_result one, all;
+    double sum = 0;
+    for (int p = 0; p < PACKS; p++) {
+        open_bench(&b);
+        assert_int_equal(step(&b, p, 1, &one, &err), 0);
+        sum += one.loss;
+        close_bench(&b);
+    }
+    open_bench(&b);
+    assert_int_equal(step(&b, 0, PACKS, &all, &err), 0);
+    assert_int_equal(all.labels, PACKS * TOKENS);
+    assert_int_equal(all.samples, PACKS);
+    assert_true(fabs(all.loss - sum / PACKS) < 1e-6);
+    close_bench(&b);
+}
+
+/* T3, T4. What is not finite is found by its layer, and nothing was changed. */
+static void t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer(void **state)
+{
+    struct bench b;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_step_result result;
+    open_bench(&b);
+    struct s2s_param *p = s2s_params_find(b.model->params, "model.layers.0.mlp.up_proj.weight");
+    ((float *)p->tensor->data)[3] = NAN;
+    float *before = copy_values(&b);
+    assert_int_equal(step(&b, 0, PACKS, &result, &err), S2S_E_RANGE);
+    assert_non_null(strstr(err.text, "model.layers.0.mlp"));
+    assert_non_null(strstr(err.text, "t.s2s: record 0"));
+    assert_memory_equal(before, b.model->params->master,
+                        (size_t)b.model->params->n_trained * sizeof(float));
+    assert_int_equal(b.optim->t, 0);
+    free(before);
+    close_bench(&b);
+}
+
+/* ---- what goes to other ranks ---- */
+
+static struct {
+    const struct s2s_queue *queue;
+    const void *buf;
+    int64_t n;
+    int calls;
+} reduced;
+
+static void note_reduction(const struct s2s_group *g, struct s2s_queue *queue, void *buf, int64_t n,
+                           enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    reduced.queue = queue;
+    reduced.buf = buf;
+    reduced.n = n;
+    reduced.calls++;
+}
+
+/* T7. Tensors go through the group that knows the device's queue, control data through another. */
+static void t7_gradients_are_reduced_in_the_queue_of_the_device(void **state)
+{
+    static const struct s2s_group_ops ops = {.memory = "cpu", .all_reduce = note_reduction};
+    const struct s2s_group pair = {"dp", 2, 0, &ops, NULL};
+    struct bench b;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_step_result result;
+    open_bench(&b);
+    b.side.gradients = &pair;
+    assert_int_equal(step(&b, 0, 1, &result, &err), 0);
+    assert_int_equal(reduced.calls, 1);
+    assert_ptr_equal(reduced.queue, &b.device->queue);
+    assert_ptr_equal(reduced.buf, b.model->params->grads);
+    assert_int_equal(reduced.n, b.model->params->n_trained);
+    close_bench(&b);
+}
+
+/* ---- running statistics ---- */
+
+enum { RANKS = 2, EACH = 2, CHANNELS = 5 };
+
+static float moved[RANKS][CHANNELS];
+
+static void seen_of(float *seen, int microbatch)
+{
+    for (int c = 0; c < CHANNELS; c++)
+        seen[c] = (float)(1 + microbatch) * 0.37f + 0.011f * (float)c;
+}
+
+static struct s2s_params *open_buffer(struct s2s_device **device, struct s2s_param **buffer)
+{
+    if (s2s_device_open(device, "cpu", NULL) < 0)
+        S2S_BUG("no device");
+    (*device)->queue.lanes = 1;
+    struct s2s_params *params = s2s_params_new(*device);
+    *buffer = s2s_params_add(params, &(struct s2s_param_spec){.name = "running_mean",
+                                                              .n_dims = 1,
+                                                              .shape = {CHANNELS},
+                                                              .flags = S2S_PARAM_BUFFER});
+    if (s2s_params_finish(params, NULL) < 0)
+        S2S_BUG("no room");
+    s2s_params_init(params, 1);
+    return params;
+}
+
+/* Microbatches rank, rank + size, ..; the last one of all saw nothing. */
+static void run_statistics(const struct s2s_group *g, void *ctx)
+{
+    const int size = s2s_group_size(g), rank = s2s_group_rank(g), n = RANKS * EACH / size;
+    const struct s2s_running_factor factor = {0.1f, 0.9f};
+    struct s2s_device *device;
+    struct s2s_param *buffer;
+    struct s2s_params *params = open_buffer(&device, &buffer);
+    struct s2s_running *running = s2s_running_new(params);
+    struct s2s_running_factor all[RANKS * EACH] = {{0, 0}};
+    float seen[CHANNELS];
+    s2s_running_begin(running, n);
+    for (int i = 0; i < n; i++) {
+        seen_of(seen, rank + i * size);
+        s2s_running_at(running, i);
+        if (rank + i * size < RANKS * EACH - 1)
+            s2s_running_see(running, buffer, seen, factor);
+    }
+    for (int r = 0; r < size; r++)
+        for (int i = 0; i < n; i++)
+            if (r + i * size < RANKS * EACH - 1)
+                all[r * n + i] = factor;
+    s2s_running_end(running, g, all);
+    s2s_param_get(buffer, moved[rank]);
+    s2s_running_free(running);
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
+/* T5. They move at the end of the step, in the order of the microbatches: to the same bits on any
+ * number of ranks, without a look at host memory. */
+static void t5_running_statistics_are_those_of_one_process(void **state)
+{
+    float one[CHANNELS];
+    struct team team;
+    run_statistics(NULL, NULL);
+    memcpy(one, moved[0], sizeof one);
+    assert_true(one[0] > 0.1f);
+    team_run(&team, RANKS, run_statistics, NULL);
+    for (int r = 0; r < RANKS; r++)
+        assert_memory_equal(moved[r], one, sizeof one);
+}
+
+/* ---- actions ---- */
+
+static void a_microbatch_goes_back_before_the_next_one_comes(void **state)
+{
+    int64_t n;
+    struct s2s_action *list = s2s_actions_new(3, &n);
+    assert_int_equal(n, 6);
+    for (int64_t i = 0; i < n; i++) {
+        assert_int_equal(list[i].microbatch, i / 2);
+        assert_int_equal(list[i].kind, i % 2 ? S2S_ACTION_BACKWARD : S2S_ACTION_FORWARD);
+    }
+    free(list);
+    free(s2s_actions_new(0, &n));
+    assert_int_equal(n, 0);
+}
+
+static int set_up(void **state)
+{
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    return s2s_mesh_open(&mesh, NULL, NULL) < 0 || s2s_mesh_add_grid(&grid, mesh, &spec, NULL) < 0;
+}
+
+static int tear_down(void **state)
+{
+    s2s_mesh_close(mesh);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(t2_a_bad_batch_is_refused_before_anything_is_computed),
+        cmocka_unit_test(t3_losses_are_summed_over_microbatches_and_read_once),
+        cmocka_unit_test(t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer),
+        cmocka_unit_test(t7_gradients_are_reduced_in_the_queue_of_the_device),
+        cmocka_unit_test(t5_running_statistics_are_those_of_one_process),
+        cmocka_unit_test(a_microbatch_goes_back_before_the_next_one_comes),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -41,10 +41,11 @@ timed() {
     return "$status"
 }
 release() { make -s -j"$JOBS" WERROR=1 all units fuzzers man && tests/run.sh --long; }
-sanitize() {
+sanitize() ( # its variables are its own
     make -s -j"$JOBS" SANITIZE=1 all units fuzzers &&
-        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build/sanitize S2S_BIN=$PWD/build/sanitize/bin tests/run.sh
-}
+        export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 S2S_BIN=$PWD/build/sanitize/bin S2S_LONG=1 &&
+        BUILD=build/sanitize tests/run.sh && bats --filter '^long: ' tests/tools/s2s-ckpt-mpi.bats
+)
 # the sanitizer wants its part of the address space, which a random layout may have taken
 tsan() {
     local fixed=(setarch -R)

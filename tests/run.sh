@@ -5,8 +5,8 @@ set -u
 cd "$(dirname "$0")/.."
 export BUILD=${BUILD:-build/release} S2S_BIN=${S2S_BIN:-$PWD/bin}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-export S2S_LONG= work
-[ "${1:-}" != --long ] || S2S_LONG=1
+export long=${1:-} S2S_LONG=${S2S_LONG:-} work
+[ "$long" != --long ] || S2S_LONG=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -43,7 +43,7 @@ fuzz() {
 tool() {
     local file=$1 start=$SECONDS tests names limit=1200 only=() status ok bad skips TIMEFORMAT='%0U %0S' user sys
     tests=$(grep -E '^@test ' "$file" | sed -E 's/^@test "(.*)" \{.*/\1/')
-    if [ -n "$S2S_LONG" ]; then
+    if [ "$long" = --long ]; then
         limit=3000
     else
         tests=$(grep -v '^long: ' <<<"$tests")

@@ -4,14 +4,37 @@
 
 #include "kernels/types.h"
 
-/* c[m,n] = alpha op(a) op(b) + bias (or + c), op(a) [m,k], op(b) [k,n]; with trans_a, a is stored
- * [k,m], with trans_b, b is stored [n,k]. bias [n] or NULL; not together with accumulate. */
+/*
+ * c[m,n] = alpha op(a) op(b) + bias (+ c), op(a) [m,k], op(b) [k,n]; with trans_a, a is stored
+ * [k,m], with trans_b, b is stored [n,k]. bias.data [n] or NULL. With n_batch there are so many
+ * products, whose matrices stand step_a, step_b, step_c elements apart (0: the same one for all; of
+ * c not so); the bias is one.
+ */
 struct s2s_k_gemm {
     struct s2s_mat a, b, c;
-    const void *bias;
+    struct s2s_mat bias; /* a vector: its stride is not read */
     int64_t m, n, k;
     bool trans_a, trans_b, accumulate;
     float alpha;
+    int64_t n_batch; /* 0: one product */
+    int64_t step_a, step_b, step_c;
+};
+
+/*
+ * A product for each group of rows: group g is rows offsets[g] .. offsets[g+1], maybe none. Its
+ * matrix stands g * step elements from the first.
+ *   plain:      c[i] (+)= a[i] op(b_g) for the rows i of g, a [rows, k], op(b_g) [k, n] (with
+ *               trans_b stored [n, k]), c [rows, n]; step is b's
+ *   of_weights: c_g (+)= a_g^T b_g, sums over the rows of g, a [rows, k], b [rows, n], c_g [k, n];
+ *               step is c's
+ * Rows outside of all groups are neither read nor written.
+ */
+struct s2s_k_gemm_grouped {
+    struct s2s_mat a, b, c;
+    const int32_t *offsets; /* [n_groups + 1], rising, device memory */
+    int64_t n_groups, rows; /* rows: offsets[n_groups] is not more */
+    int64_t n, k, step;
+    bool of_weights, trans_b, accumulate;
 };
 
 /*

@@ -12,7 +12,8 @@
 
 /* clang-format off */
 #define S2S_KERNELS(X) \
-    X(gemm, gemm, PLAIN, MAT(a) MAT(b) MAT(c)) \
+    X(gemm, gemm, PLAIN, MAT(a) MAT(b) MAT(c) MAT(bias)) \
+    X(gemm_grouped, gemm_grouped, PLAIN, MAT(a) MAT(b) MAT(c)) \
     X(copy, copy, PLAIN, MAT(src) MAT(dst)) \
     X(fill, fill, PLAIN, MAT(dst)) \
     X(axpby, axpby, PLAIN, MAT(x) MAT(z) MAT(y)) \
@@ -22,9 +23,10 @@
     X(glu, glu, PLAIN, MAT(gate) MAT(up) MAT(y)) \
     X(glu_backward, glu_backward, PLAIN, MAT(gate) MAT(up) MAT(dy) MAT(dgate) MAT(dup)) \
     X(embedding, embedding, PLAIN, MAT(table) MAT(y)) \
-    X(embedding_backward, embedding, PLAIN, MAT(table) MAT(y)) \
+    X(embedding_backward, embedding_backward, PLAIN, MAT(dtable) MAT(dy)) \
     X(gather_rows, rows, PLAIN, MAT(dst) MAT(src)) \
     X(scatter_rows, rows, PLAIN, MAT(dst) MAT(src)) \
+    X(rows_sum, rows_sum, PLAIN, MAT(dst) MAT(src)) \
     X(rmsnorm, rmsnorm, PLAIN, MAT(x) MAT(residual) MAT(sum) MAT(y)) \
     X(rmsnorm_backward, rmsnorm_backward, WORKSPACE, \
       MAT(h) MAT(dy) MAT(dsum) MAT(dx) MAT(dresidual)) \

@@ -4,15 +4,24 @@
 
 #include "kernels/types.h"
 
-/* Forward: y[i] = scale * table[id[i]]; a row whose id is negative is zero.
- * Backward: dtable[id[i]] += scale * dy[i], in the order of i; negative ids and skip_id get
- * nothing. */
+/* y[i] = scale * table[id[i]]; a row whose id is negative is zero. */
 struct s2s_k_embedding {
-    struct s2s_mat table; /* [n_rows, cols]; in backward its gradient */
-    struct s2s_mat y;     /* [n, cols]; in backward its gradient (read) */
-    const int32_t *ids;   /* [n], below n_rows */
+    struct s2s_mat table, y; /* [n_rows, cols], [n, cols] */
+    const int32_t *ids;      /* [n], below n_rows */
     int64_t n, cols;
-    int32_t skip_id; /* -1: none */
+    float scale;
+};
+
+/*
+ * dtable[rows[r]] += scale * dy[order[i]], for i of starts[r] .. starts[r+1] in this order: tokens
+ * sorted by their ids, so that each row has one writer. Tokens that are not named give nothing.
+ */
+struct s2s_k_embedding_backward {
+    struct s2s_mat dtable, dy; /* [n_rows, cols], [n, cols] */
+    const int32_t *rows;       /* [n_ids], differing from each other */
+    const int32_t *starts;     /* [n_ids + 1] */
+    const int32_t *order;      /* [starts[n_ids]], rows of dy */
+    int64_t n_ids, cols;
     float scale;
 };
 
@@ -22,6 +31,19 @@ struct s2s_k_rows {
     struct s2s_mat dst, src;
     const int32_t *idx; /* [n] */
     int64_t n, cols;
+    bool accumulate;
+};
+
+/*
+ * dst[i] (+)= sum over j of weight[i, j] src[idx[i, j]], in the order of j; negative: nothing is
+ * added. Indices may repeat: with idx the places where row i went, this is the transpose of a
+ * gather, and the combination of what experts made of a token.
+ */
+struct s2s_k_rows_sum {
+    struct s2s_mat dst, src;
+    const int32_t *idx;   /* [n, n_sources] */
+    const float *weights; /* [n, n_sources]; NULL: 1 */
+    int64_t n, n_sources, cols;
     bool accumulate;
 };
 

@@ -1,5 +1,5 @@
 /*
- * c = alpha op(a) op(b) + bias | + c, cut into blocks of c whose size depends on the shape alone,
+ * c = alpha op(a) op(b) + bias + c, cut into blocks of c whose size depends on the shape alone,
  * each computed by one thread with the whole of k. So every element is summed in one order whatever
  * the number of threads.
  */
@@ -27,15 +27,19 @@ static void choose_pieces(const struct s2s_k_gemm *g, int64_t *pieces_m, int64_t
     *pieces_n = pn;
 }
 
+/* Before the product adds to it: bias, or 0, or what is there plus the bias. */
 static void start_rows(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
 {
-    const float *bias = g->bias;
+    const float *bias = g->bias.data;
     for (int64_t i = m0; i < m1; i++) {
         float *c = cpu_row(&g->c, i);
-        if (bias)
+        if (!bias)
+            memset(c + n0, 0, (size_t)(n1 - n0) * sizeof *c);
+        else if (!g->accumulate)
             memcpy(c + n0, bias + n0, (size_t)(n1 - n0) * sizeof *c);
         else
-            memset(c + n0, 0, (size_t)(n1 - n0) * sizeof *c);
+            for (int64_t j = n0; j < n1; j++)
+                c[j] += bias[j];
     }
 }
 
@@ -43,43 +47,115 @@ static void one_block(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_
 {
     const float *a = g->a.data, *b = g->b.data;
     float *c = cpu_row(&g->c, m0) + n0;
-    if (g->k == 0 || g->bias) {
-        if (!g->accumulate)
-            start_rows(g, m0, m1, n0, n1);
-        if (g->k == 0)
-            return;
-    }
+    if (g->bias.data || (g->k == 0 && !g->accumulate))
+        start_rows(g, m0, m1, n0, n1);
+    if (g->k == 0)
+        return;
     a += g->trans_a ? m0 : m0 * g->a.stride;
     b += g->trans_b ? n0 * g->b.stride : n0;
-    float beta = g->accumulate || g->bias ? 1.0f : 0.0f;
+    float beta = g->accumulate || g->bias.data ? 1.0f : 0.0f;
     cpu_sgemm(g->trans_a, g->trans_b, m1 - m0, n1 - n0, g->k, g->alpha, a, g->a.stride, b,
               g->b.stride, beta, c, g->c.stride);
+}
+
+/* Blocks of a product: how many each way, and their sizes. */
+struct blocks {
+    int64_t n_m, n_n, m, n;
+};
+
+static struct blocks find_blocks(const struct s2s_k_gemm *g)
+{
+    struct blocks blk = {0};
+    if (g->m == 0 || g->n == 0)
+        return blk;
+    choose_pieces(g, &blk.n_m, &blk.n_n);
+    /* whole vectors and register tiles */
+    blk.m = cpu_ceil_div(cpu_ceil_div(g->m, blk.n_m), 16) * 16;
+    blk.n = cpu_ceil_div(cpu_ceil_div(g->n, blk.n_n), 16) * 16;
+    blk.n_m = cpu_ceil_div(g->m, blk.m);
+    blk.n_n = cpu_ceil_div(g->n, blk.n);
+    return blk;
+}
+
+static void run_block(const struct s2s_k_gemm *g, const struct blocks *blk, int64_t i, int64_t j)
+{
+    int64_t m1 = (i + 1) * blk->m < g->m ? (i + 1) * blk->m : g->m;
+    int64_t n1 = (j + 1) * blk->n < g->n ? (j + 1) * blk->n : g->n;
+    one_block(g, i * blk->m, m1, j * blk->n, n1);
+}
+
+/* The matrix `at` elements further on. */
+static struct s2s_mat moved(struct s2s_mat mat, int64_t at)
+{
+    mat.data = (float *)mat.data + at;
+    return mat;
 }
 
 void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
 {
     const struct s2s_k_gemm *g = args;
-    if (g->m == 0 || g->n == 0)
-        return;
-    int64_t n_m, n_n;
-    choose_pieces(g, &n_m, &n_n);
-    /* whole vectors and register tiles */
-    const int64_t mb = cpu_ceil_div(cpu_ceil_div(g->m, n_m), 16) * 16;
-    const int64_t nb = cpu_ceil_div(cpu_ceil_div(g->n, n_n), 16) * 16;
-    n_m = cpu_ceil_div(g->m, mb);
-    n_n = cpu_ceil_div(g->n, nb);
-    bool parallel = n_m * n_n > 1 && g->m * g->n * g->k > 64 * 64 * 64;
+    const int64_t n_batch = g->n_batch > 0 ? g->n_batch : 1;
+    const struct blocks blk = find_blocks(g);
+    const bool parallel =
+        n_batch * blk.n_m * blk.n_n > 1 && n_batch * g->m * g->n * g->k > 64 * 64 * 64;
 #pragma omp parallel num_threads(queue->lanes) if (parallel)
     {
         /* also for a team of one: otherwise the library starts threads of its own, and sums in an
          * order that depends on their number */
         omp_set_num_threads(1);
-#pragma omp for collapse(2) schedule(dynamic, 1)
-        for (int64_t i = 0; i < n_m; i++)
-            for (int64_t j = 0; j < n_n; j++) {
-                int64_t m1 = (i + 1) * mb < g->m ? (i + 1) * mb : g->m;
-                int64_t n1 = (j + 1) * nb < g->n ? (j + 1) * nb : g->n;
-                one_block(g, i * mb, m1, j * nb, n1);
-            }
+#pragma omp for collapse(3) schedule(dynamic, 1)
+        for (int64_t q = 0; q < n_batch; q++)
+            for (int64_t i = 0; i < blk.n_m; i++)
+                for (int64_t j = 0; j < blk.n_n; j++) {
+                    struct s2s_k_gemm one = *g;
+                    one.a = moved(g->a, q * g->step_a);
+                    one.b = moved(g->b, q * g->step_b);
+                    one.c = moved(g->c, q * g->step_c);
+                    run_block(&one, &blk, i, j);
+                }
+    }
+}
+
+/* ---- groups of rows ---- */
+
+static struct s2s_k_gemm product_of(const struct s2s_k_gemm_grouped *g, int64_t group)
+{
+    const int64_t begin = g->offsets[group], rows = g->offsets[group + 1] - begin;
+    struct s2s_k_gemm one = {.a = moved(g->a, begin * g->a.stride),
+                             .b = g->b,
+                             .c = g->c,
+                             .n = g->n,
+                             .accumulate = g->accumulate,
+                             .alpha = 1};
+    if (g->of_weights) {
+        one.b = moved(g->b, begin * g->b.stride);
+        one.c = moved(g->c, group * g->step);
+        one.m = g->k;
+        one.k = rows;
+        one.trans_a = true;
+    } else {
+        one.b = moved(g->b, group * g->step);
+        one.c = moved(g->c, begin * g->c.stride);
+        one.m = rows;
+        one.k = g->k;
+        one.trans_b = g->trans_b;
+    }
+    return one;
+}
+
+void cpu_gemm_grouped(struct s2s_queue *queue, const struct s2s_k_gemm_grouped *args)
+{
+    const bool parallel = args->rows * args->n * args->k > 64 * 64 * 64;
+#pragma omp parallel num_threads(queue->lanes) if (parallel)
+    {
+        omp_set_num_threads(1); /* see above */
+        for (int64_t group = 0; group < args->n_groups; group++) {
+            const struct s2s_k_gemm one = product_of(args, group);
+            const struct blocks blk = find_blocks(&one);
+#pragma omp for collapse(2) schedule(dynamic, 1) nowait
+            for (int64_t i = 0; i < blk.n_m; i++)
+                for (int64_t j = 0; j < blk.n_n; j++)
+                    run_block(&one, &blk, i, j);
+        }
     }
 }

@@ -1,4 +1,5 @@
-/* Gather and scatter of whole rows; indices differ from each other, so any order is the same. */
+/* Gather and scatter of whole rows, whose indices differ from each other, so that any order is the
+ * same; and sums of rows, each in its own order. */
 #include "kernels/cpu/cpu.h"
 
 static void put_row(float *dst, const float *src, int64_t cols, bool accumulate)
@@ -32,4 +33,25 @@ void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
         if (args->idx[i] >= 0)
             put_row(cpu_row(&args->dst, args->idx[i]), cpu_row(&args->src, i), args->cols,
                     args->accumulate);
+}
+
+void cpu_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
+{
+    const int64_t cols = args->cols, n_sources = args->n_sources;
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * n_sources * cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->n; i++) {
+        float *dst = cpu_row(&args->dst, i);
+        if (!args->accumulate)
+            memset(dst, 0, (size_t)cols * sizeof *dst);
+        for (int64_t j = i * n_sources; j < (i + 1) * n_sources; j++) {
+            if (args->idx[j] < 0)
+                continue;
+            const float *src = cpu_row(&args->src, args->idx[j]);
+            const float weight = args->weights ? args->weights[j] : 1.0f;
+#pragma omp simd
+            for (int64_t c = 0; c < cols; c++)
+                dst[c] += weight * src[c];
+        }
+    }
 }

@@ -339,7 +339,7 @@ static void llama_free(void *impl)
 /* ---- forward ---- */
 
 /* Slot ids for the look-up: -1 in pad slots and where media will stand. */
-static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_batch *batch)
+static int32_t *lookup_ids(const struct s2s_batch *batch)
 {
     int32_t *ids = s2s_xmalloc((size_t)(batch->n_tokens + 1) * sizeof *ids);
     memcpy(ids, batch->input_ids, (size_t)batch->n_tokens * sizeof *ids);
@@ -353,9 +353,7 @@ static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_bat
             if (batch->media[k].slot_of_row[i] >= 0)
                 ids[batch->media[k].slot_of_row[i]] = -1;
     }
-    struct s2s_tensor *t = s2s_tape_upload_i32(tape, ids, batch->n_tokens);
-    free(ids);
-    return t;
+    return ids;
 }
 
 static struct s2s_tensor *llama_embed(const struct s2s_model *model, struct s2s_tape *tape,
@@ -363,8 +361,11 @@ static struct s2s_tensor *llama_embed(const struct s2s_model *model, struct s2s_
 {
     const struct llama *m = model->impl;
     float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
-    return s2s_op_embedding(tape, m->embed->tensor, lookup_ids(tape, batch), scale,
-                            model->pad_token_id);
+    int32_t *ids = lookup_ids(batch);
+    struct s2s_tensor *y =
+        s2s_op_embedding(tape, m->embed->tensor, ids, batch->n_tokens, scale, model->pad_token_id);
+    free(ids);
+    return y;
 }
 
 static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,

@@ -128,7 +128,7 @@ struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, st
     tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
                                                                   .b = s2s_tensor_mat(w),
                                                                   .c = s2s_tensor_mat(y),
-                                                                  .bias = b ? b->data : NULL,
+                                                                  .bias = s2s_tensor_mat(b),
                                                                   .m = t,
                                                                   .n = out,
                                                                   .k = in,

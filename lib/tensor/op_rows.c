@@ -1,52 +1,97 @@
 /* Rows chosen by number: embeddings, gather, and audio put into the slots of a text. */
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
 #include "lib/tensor/tensor_internal.h"
 
+/* Tokens sorted by their ids, on the tape: rows [n_ids], starts [n_ids + 1], order. */
 struct embedding_saved {
+    const int32_t *rows, *starts, *order;
+    int64_t n_ids;
     float scale;
-    int32_t skip_id;
 };
-
-static struct s2s_k_embedding embedding_args(struct s2s_mat table, struct s2s_mat y,
-                                             const struct s2s_tensor *ids, int64_t cols,
-                                             float scale, int32_t skip_id)
-{
-    return (struct s2s_k_embedding){.table = table,
-                                    .y = y,
-                                    .ids = ids->data,
-                                    .n = s2s_tensor_numel(ids),
-                                    .cols = cols,
-                                    .skip_id = skip_id,
-                                    .scale = scale};
-}
 
 static void embedding_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
     const struct embedding_saved *saved = node->saved;
     bool accumulate;
-    struct s2s_tensor *table = node->in[0];
-    struct s2s_tensor *dtable = s2s_tape_grad(tape, table, &accumulate);
+    struct s2s_tensor *dtable = s2s_tape_grad(tape, node->in[0], &accumulate);
     if (!accumulate)
-        tensor_k(tape)->zero(tensor_queue(tape), dtable->data,
-                             (size_t)s2s_tensor_numel(dtable) * sizeof(float));
-    struct s2s_k_embedding args =
-        embedding_args(s2s_tensor_mat(dtable), s2s_tensor_mat(s2s_tape_out_grad(node->out[0])),
-                       node->in[1], s2s_tensor_cols(table), saved->scale, saved->skip_id);
-    tensor_k(tape)->embedding_backward(tensor_queue(tape), &args);
+        tensor_zero(tape, dtable);
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    tensor_k(tape)->embedding_backward(
+        tensor_queue(tape), &(struct s2s_k_embedding_backward){.dtable = s2s_tensor_mat(dtable),
+                                                               .dy = s2s_tensor_mat(dy),
+                                                               .rows = saved->rows,
+                                                               .starts = saved->starts,
+                                                               .order = saved->order,
+                                                               .n_ids = saved->n_ids,
+                                                               .cols = s2s_tensor_cols(dy),
+                                                               .scale = saved->scale});
+}
+
+struct token {
+    int32_t id, place;
+};
+
+static int compare_tokens(const void *a, const void *b)
+{
+    const struct token *x = a, *y = b;
+    if (x->id != y->id)
+        return x->id < y->id ? -1 : 1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* All but negative ids and skip_id. */
+static struct embedding_saved sort_tokens(struct s2s_tape *tape, const int32_t *ids, int64_t n,
+                                          int32_t skip_id)
+{
+    struct token *tokens = s2s_xmalloc((size_t)n * sizeof *tokens);
+    int32_t *host = s2s_xmalloc((size_t)(3 * n + 1) * sizeof *host), *starts, *order;
+    int64_t n_tokens = 0, n_ids = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] >= 0 && ids[i] != skip_id)
+            tokens[n_tokens++] = (struct token){ids[i], (int32_t)i};
+    qsort(tokens, (size_t)n_tokens, sizeof *tokens, compare_tokens);
+    for (int64_t i = 0; i < n_tokens; i++)
+        n_ids += i == 0 || tokens[i].id != tokens[i - 1].id;
+    starts = host + n_ids;
+    order = starts + n_ids + 1;
+    int64_t r = 0;
+    for (int64_t i = 0; i < n_tokens; i++) {
+        if (i == 0 || tokens[i].id != tokens[i - 1].id) {
+            host[r] = tokens[i].id;
+            starts[r++] = (int32_t)i;
+        }
+        order[i] = tokens[i].place;
+    }
+    starts[n_ids] = (int32_t)n_tokens;
+    const int32_t *all = s2s_tape_upload_i32(tape, host, 2 * n_ids + 1 + n_tokens)->data;
+    free(tokens);
+    free(host);
+    return (struct embedding_saved){
+        .rows = all, .starts = all + n_ids, .order = all + 2 * n_ids + 1, .n_ids = n_ids};
 }
 
 struct s2s_tensor *s2s_op_embedding(struct s2s_tape *tape, struct s2s_tensor *table,
-                                    struct s2s_tensor *ids, float scale, int32_t skip_id)
+                                    const int32_t *ids, int64_t n, float scale, int32_t skip_id)
 {
     tensor_check(tape, "embedding", table, -1, -1);
-    struct s2s_tensor *y = s2s_tape_matrix(tape, s2s_tensor_numel(ids), s2s_tensor_cols(table));
-    struct s2s_k_embedding args = embedding_args(s2s_tensor_mat(table), s2s_tensor_mat(y), ids,
-                                                 s2s_tensor_cols(table), scale, skip_id);
-    tensor_k(tape)->embedding(tensor_queue(tape), &args);
-    struct s2s_tensor *ins[] = {table, ids};
-    if (s2s_tape_needs(tape, 2, ins)) {
+    int64_t cols = s2s_tensor_cols(table);
+    struct s2s_tensor *y = s2s_tape_matrix(tape, n, cols);
+    struct s2s_tensor *on_device = s2s_tape_upload_i32(tape, ids, n);
+    tensor_k(tape)->embedding(tensor_queue(tape),
+                              &(struct s2s_k_embedding){.table = s2s_tensor_mat(table),
+                                                        .y = s2s_tensor_mat(y),
+                                                        .ids = on_device->data,
+                                                        .n = n,
+                                                        .cols = cols,
+                                                        .scale = scale});
+    if (s2s_tape_needs(tape, 1, &table)) {
         struct embedding_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
-        *saved = (struct embedding_saved){scale, skip_id};
-        s2s_tape_push(tape, "embedding", embedding_backward, 2, ins, 1, &y)->saved = saved;
+        *saved = sort_tokens(tape, ids, n, skip_id);
+        saved->scale = scale;
+        s2s_tape_push(tape, "embedding", embedding_backward, 1, &table, 1, &y)->saved = saved;
     }
     return y;
 }

@@ -25,11 +25,12 @@ struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_t
 struct s2s_tensor *s2s_op_scale(struct s2s_tape *tape, float alpha, struct s2s_tensor *x);
 
 /*
- * Rows of a table times `scale`: y [n, cols] of ids I32 [n]. A negative id is a zero row without
- * gradient (pad slots). The row skip_id (-1: none) gets no gradient: Hugging Face's padding_idx.
+ * Rows of a table times `scale`: y [n, cols] of host ids [n] (borrowed for the call). A negative id
+ * is a zero row without gradient (pad slots). The row skip_id (-1: none) gets no gradient: Hugging
+ * Face's padding_idx.
  */
 struct s2s_tensor *s2s_op_embedding(struct s2s_tape *tape, struct s2s_tensor *table,
-                                    struct s2s_tensor *ids, float scale, int32_t skip_id);
+                                    const int32_t *ids, int64_t n, float scale, int32_t skip_id);
 
 /* y [n, cols] = x[idx[i]], idx I32 [n], differing from each other; negative: a zero row. */
 struct s2s_tensor *s2s_op_gather_rows(struct s2s_tape *tape, struct s2s_tensor *x,

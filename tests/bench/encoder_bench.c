@@ -61,8 +61,14 @@ static double product_speed(struct s2s_device *device)
     float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
     s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
     s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
-    struct s2s_k_gemm args = {
-        {a, k, S2S_F32}, {b, k, S2S_F32}, {c, n, S2S_F32}, NULL, m, n, k, false, true, false, 1};
+    struct s2s_k_gemm args = {.a = {a, k, S2S_F32},
+                              .b = {b, k, S2S_F32},
+                              .c = {c, n, S2S_F32},
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .trans_b = true,
+                              .alpha = 1};
     double best = 1e30;
     for (int i = 0; i < 30; i++) {
         double start = s2s_now_s();

@@ -31,17 +31,23 @@ static void one(struct shape s, bool ta, bool tb, int mode)
     float *b = values(tb ? s.n : s.k, tb ? s.k : s.n, ldb, 2);
     float *c = values(s.m, s.n, ldc, 3), *bias = values(1, s.n, s.n, 4);
     double *want = s2s_xcalloc((size_t)(s.m * s.n + 1), sizeof *want);
-    /* mode 0: plain over old NaN; 1: accumulate; 2: bias */
-    reference(want, a, lda, ta, b, ldb, tb,
-              mode == 1   ? c
-              : mode == 2 ? bias
-                          : NULL,
-              mode == 1 ? ldc : 0, 0.5, s);
-    for (int64_t i = 0; mode != 1 && i < s.m * ldc; i++)
-        c[i] = NAN;
-    k->gemm(&queue, &(struct s2s_k_gemm){mat(a, lda), mat(b, ldb), mat(c, ldc),
-                                         mode == 2 ? vec(bias) : NULL, s.m, s.n, s.k, ta, tb,
-                                         mode == 1, 0.5f});
+    const bool with_bias = mode & 2, accumulate = mode & 1;
+    reference(want, a, lda, ta, b, ldb, tb, accumulate ? c : NULL, ldc, 0.5, s);
+    for (int64_t i = 0; with_bias && i < s.m * s.n; i++)
+        want[i] += bias[i % s.n];
+    for (int64_t i = 0; !accumulate && i < s.m * ldc; i++)
+        c[i] = NAN; /* old values do not matter */
+    k->gemm(&queue, &(struct s2s_k_gemm){.a = mat(a, lda),
+                                         .b = mat(b, ldb),
+                                         .c = mat(c, ldc),
+                                         .bias = with_bias ? mat(bias, 0) : (struct s2s_mat){0},
+                                         .m = s.m,
+                                         .n = s.n,
+                                         .k = s.k,
+                                         .trans_a = ta,
+                                         .trans_b = tb,
+                                         .accumulate = accumulate,
+                                         .alpha = 0.5f});
     done();
     /* fp32 sums of k normal products: a few sqrt(k) roundings */
     close_to("c", c, want, s.m, s.n, ldc, 1e-6 * sqrt((double)s.k + 1));
@@ -55,7 +61,7 @@ static void one(struct shape s, bool ta, bool tb, int mode)
 static void products_agree_with_the_definition(void **state)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int how = 0; how < 12; how++)
+        for (int how = 0; how < 16; how++)
             one(shapes[i], how & 1, how & 2, how / 4);
 }
 
@@ -67,17 +73,14 @@ static void small_integers_are_exact(void **state)
         a[i] = (float)(i % 7 - 3);
         b[i] = (float)(i % 5 - 2);
     }
-    k->gemm(&queue, &(struct s2s_k_gemm){{in(a, sizeof a), N, S2S_F32},
-                                         {in(b, sizeof b), N, S2S_F32},
-                                         {on(c, sizeof c), N, S2S_F32},
-                                         NULL,
-                                         N,
-                                         N,
-                                         N,
-                                         false,
-                                         true,
-                                         false,
-                                         1});
+    k->gemm(&queue, &(struct s2s_k_gemm){.a = {in(a, sizeof a), N, S2S_F32},
+                                         .b = {in(b, sizeof b), N, S2S_F32},
+                                         .c = {on(c, sizeof c), N, S2S_F32},
+                                         .m = N,
+                                         .n = N,
+                                         .k = N,
+                                         .trans_b = true,
+                                         .alpha = 1});
     done();
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) {
@@ -88,6 +91,120 @@ static void small_integers_are_exact(void **state)
         }
 }
 
+/* Five products over one b: matrices of a and c stand apart by more than their size. */
+static void products_of_a_batch(void **state)
+{
+    enum { M = 40, N = 33, K = 21, BATCH = 5, STEP_A = M * K + 7, STEP_C = M * N + 3 };
+    float *a = values(1, BATCH * STEP_A, BATCH * STEP_A, 1), *b = values(N, K, K, 2);
+    float *c = values(1, BATCH * STEP_C, BATCH * STEP_C, 3), *bias = values(1, N, N, 4);
+    double *want = s2s_xcalloc(BATCH * STEP_C, sizeof *want);
+    for (int64_t i = 0; i < BATCH * STEP_C; i++)
+        want[i] = c[i];
+    for (int q = 0; q < BATCH; q++) {
+        reference(want + q * STEP_C, a + q * STEP_A, K, false, b, K, true, NULL, 0, 1,
+                  (struct shape){M, N, K});
+        for (int64_t i = 0; i < M * N; i++)
+            want[q * STEP_C + i] += bias[i % N];
+    }
+    k->gemm(&queue, &(struct s2s_k_gemm){.a = mat(a, K),
+                                         .b = mat(b, K),
+                                         .c = mat(c, N),
+                                         .bias = mat(bias, 0),
+                                         .m = M,
+                                         .n = N,
+                                         .k = K,
+                                         .trans_b = true,
+                                         .alpha = 1,
+                                         .n_batch = BATCH,
+                                         .step_a = STEP_A,
+                                         .step_c = STEP_C});
+    done();
+    close_to("c", c, want, 1, BATCH * STEP_C, BATCH * STEP_C, 5e-6);
+    free(a);
+    free(b);
+    free(c);
+    free(bias);
+    free(want);
+}
+
+/* ---- groups of rows ---- */
+
+/* an empty group first, between and last; rows before and after all groups */
+static const int32_t offsets[] = {2, 2, 9, 9, 300, 301, 301};
+enum { GROUPS = 6, ROWS = 310, WIDTH = 37, INNER = 29, STEP = WIDTH * INNER + 5 };
+
+/* c [ROWS, WIDTH] (+)= a [ROWS, INNER] by the group's matrix */
+static void check_rows_of_groups(bool trans_b, bool accumulate)
+{
+    const int64_t ldb = trans_b ? INNER : WIDTH;
+    float *a = values(ROWS, INNER, INNER + 2, 1), *b = values(1, GROUPS * STEP, GROUPS * STEP, 2);
+    float *c = values(ROWS, WIDTH, WIDTH + 1, 3);
+    double *want = s2s_xcalloc(ROWS * WIDTH, sizeof *want);
+    for (int64_t i = 0; i < ROWS * WIDTH; i++)
+        want[i] = c[i / WIDTH * (WIDTH + 1) + i % WIDTH];
+    for (int g = 0; g < GROUPS; g++)
+        for (int64_t r = offsets[g]; r < offsets[g + 1]; r++)
+            reference(want + r * WIDTH, a + r * (INNER + 2), 0, false, b + g * STEP, ldb, trans_b,
+                      accumulate ? c + r * (WIDTH + 1) : NULL, 0, 1,
+                      (struct shape){1, WIDTH, INNER});
+    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, INNER + 2),
+                                                         .b = mat(b, ldb),
+                                                         .c = mat(c, WIDTH + 1),
+                                                         .offsets = in(offsets, sizeof offsets),
+                                                         .n_groups = GROUPS,
+                                                         .rows = ROWS,
+                                                         .n = WIDTH,
+                                                         .k = INNER,
+                                                         .step = STEP,
+                                                         .trans_b = trans_b,
+                                                         .accumulate = accumulate});
+    done();
+    close_to("c", c, want, ROWS, WIDTH, WIDTH + 1, 5e-6);
+    free(a);
+    free(b);
+    free(c);
+    free(want);
+}
+
+/* c_g [INNER, WIDTH] (+)= sum over the rows of g of a [ROWS, INNER]^T b [ROWS, WIDTH] */
+static void check_weights_of_groups(bool accumulate)
+{
+    float *a = values(ROWS, INNER, INNER + 2, 1), *b = values(ROWS, WIDTH, WIDTH, 2);
+    float *c = values(1, GROUPS * STEP, GROUPS * STEP, 3);
+    double *want = s2s_xcalloc(GROUPS * STEP, sizeof *want);
+    for (int64_t i = 0; i < GROUPS * STEP; i++)
+        want[i] = c[i];
+    for (int g = 0; g < GROUPS; g++)
+        reference(want + g * STEP, a + offsets[g] * (INNER + 2), INNER + 2, true,
+                  b + offsets[g] * WIDTH, WIDTH, false, accumulate ? c + g * STEP : NULL, WIDTH, 1,
+                  (struct shape){INNER, WIDTH, offsets[g + 1] - offsets[g]});
+    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, INNER + 2),
+                                                         .b = mat(b, WIDTH),
+                                                         .c = mat(c, WIDTH),
+                                                         .offsets = in(offsets, sizeof offsets),
+                                                         .n_groups = GROUPS,
+                                                         .rows = ROWS,
+                                                         .n = WIDTH,
+                                                         .k = INNER,
+                                                         .step = STEP,
+                                                         .of_weights = true,
+                                                         .accumulate = accumulate});
+    done();
+    close_to("dw", c, want, 1, GROUPS * STEP, GROUPS * STEP, 2e-5);
+    free(a);
+    free(b);
+    free(c);
+    free(want);
+}
+
+static void groups_of_rows_have_matrices_of_their_own(void **state)
+{
+    for (int how = 0; how < 4; how++)
+        check_rows_of_groups(how & 1, how & 2);
+    check_weights_of_groups(false);
+    check_weights_of_groups(true);
+}
+
 static void threads_do_not_change_a_byte(void **state)
 {
     const int64_t m = 300, n = 700, inner = 257;
@@ -95,8 +212,14 @@ static void threads_do_not_change_a_byte(void **state)
     float *c[2] = {values(m, n, n, 3), values(m, n, n, 3)};
     for (int i = 0; i < 2; i++) {
         queue.lanes = i ? 3 : 1;
-        k->gemm(&queue, &(struct s2s_k_gemm){mat(a, inner), mat(b, inner), mat(c[i], n), NULL, m, n,
-                                             inner, false, true, false, 1});
+        k->gemm(&queue, &(struct s2s_k_gemm){.a = mat(a, inner),
+                                             .b = mat(b, inner),
+                                             .c = mat(c[i], n),
+                                             .m = m,
+                                             .n = n,
+                                             .k = inner,
+                                             .trans_b = true,
+                                             .alpha = 1});
         done();
     }
     assert_memory_equal(c[0], c[1], (size_t)(m * n) * sizeof **c);
@@ -111,6 +234,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_agree_with_the_definition),
         cmocka_unit_test(small_integers_are_exact),
+        cmocka_unit_test(products_of_a_batch),
+        cmocka_unit_test(groups_of_rows_have_matrices_of_their_own),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
     return run_on_tables(tests);

@@ -6,16 +6,18 @@ enum { ROWS = 7, COLS = 131, STRIDE = 133, N = 9 };
 static const int32_t ids[N] = {3, 0, 3, -1, 6, 2, 3, 0, -5};
 static const int32_t unique[N] = {3, 0, -1, 5, 6, 2, -1, 1, -7};
 
+/* The same ids sorted, without negative ones and 0, of which no gradient is wanted. */
+static const int32_t used[] = {2, 3, 6}, starts[] = {0, 1, 4, 5}, order[] = {5, 0, 2, 6, 4};
+
 static void embeddings_and_their_gradient(void **state)
 {
     float *table = values(ROWS, COLS, STRIDE, 1), *y = values(N, COLS, STRIDE, 2);
     static double want[N * COLS], want_table[ROWS * COLS];
-    struct s2s_k_embedding args = {
-        mat(table, STRIDE), mat(y, STRIDE), in(ids, sizeof ids), N, COLS, 0, 2.5f};
     for (int i = 0; i < N; i++)
         for (int c = 0; c < COLS; c++)
             want[i * COLS + c] = ids[i] < 0 ? 0 : 2.5 * table[ids[i] * STRIDE + c];
-    k->embedding(&queue, &args);
+    k->embedding(&queue, &(struct s2s_k_embedding){mat(table, STRIDE), mat(y, STRIDE),
+                                                   in(ids, sizeof ids), N, COLS, 2.5f});
     done();
     close_to("y", y, want, N, COLS, STRIDE, 1e-7);
     /* added to what is there, row 0 skipped */
@@ -26,13 +28,52 @@ static void embeddings_and_their_gradient(void **state)
                 if (ids[i] == r && r != 0)
                     want_table[r * COLS + c] += 2.5 * y[i * STRIDE + c];
         }
-    args = (struct s2s_k_embedding){
-        mat(table, STRIDE), mat(y, STRIDE), in(ids, sizeof ids), N, COLS, 0, 2.5f};
-    k->embedding_backward(&queue, &args);
+    k->embedding_backward(&queue,
+                          &(struct s2s_k_embedding_backward){.dtable = mat(table, STRIDE),
+                                                             .dy = mat(y, STRIDE),
+                                                             .rows = in(used, sizeof used),
+                                                             .starts = in(starts, sizeof starts),
+                                                             .order = in(order, sizeof order),
+                                                             .n_ids = 3,
+                                                             .cols = COLS,
+                                                             .scale = 2.5f});
     done();
     close_to("dtable", table, want_table, ROWS, COLS, STRIDE, 1e-6);
     free(table);
     free(y);
+}
+
+/* Two sources a row, which repeat, with and without weights. */
+static void sums_of_rows(void **state)
+{
+    static const int32_t sources[N * 2] = {3,  0, 3, 3, -1, 6, 2, -1, -1,
+                                           -1, 0, 1, 6, 5,  4, 4, 2,  0};
+    for (int how = 0; how < 4; how++) {
+        const bool weighted = how & 1, accumulate = how & 2;
+        float *x = values(ROWS, COLS, STRIDE, 1), *y = values(N, COLS, STRIDE, 2);
+        float *w = values(1, N * 2, N * 2, 3);
+        static double want[N * COLS];
+        for (int i = 0; i < N; i++)
+            for (int c = 0; c < COLS; c++) {
+                want[i * COLS + c] = accumulate ? y[i * STRIDE + c] : 0;
+                for (int j = 2 * i; j < 2 * i + 2; j++)
+                    if (sources[j] >= 0)
+                        want[i * COLS + c] += (weighted ? w[j] : 1.0) * x[sources[j] * STRIDE + c];
+            }
+        k->rows_sum(&queue, &(struct s2s_k_rows_sum){.dst = mat(y, STRIDE),
+                                                     .src = mat(x, STRIDE),
+                                                     .idx = in(sources, sizeof sources),
+                                                     .weights = weighted ? vec(w) : NULL,
+                                                     .n = N,
+                                                     .n_sources = 2,
+                                                     .cols = COLS,
+                                                     .accumulate = accumulate});
+        done();
+        close_to("sums", y, want, N, COLS, STRIDE, 1e-6);
+        free(x);
+        free(y);
+        free(w);
+    }
 }
 
 static void gather_and_scatter(void **state)
@@ -157,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embeddings_and_their_gradient),
         cmocka_unit_test(gather_and_scatter),
+        cmocka_unit_test(sums_of_rows),
         cmocka_unit_test(scaled_sums),
         cmocka_unit_test(copies_convert_and_fills_repeat),
     };

@@ -19,8 +19,7 @@ static struct s2s_tensor *loss_sum(struct s2s_tape *tape, struct s2s_tensor **in
 
 static struct s2s_tensor *loss_embedding(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    struct s2s_tensor *i = s2s_tape_upload_i32(tape, ids, 7);
-    return to_target(tape, s2s_op_embedding(tape, in[0], i, 1.5f, -1));
+    return to_target(tape, s2s_op_embedding(tape, in[0], ids, 7, 1.5f, -1));
 }
 
 static struct s2s_tensor *loss_gather(struct s2s_tape *tape, struct s2s_tensor **in)

@@ -82,6 +82,32 @@ same_checkpoint() {
     says "the stream is cut"
 }
 
+@test "a pack that the model refuses, or that is damaged, is named by stream and record on whichever rank, and the step is not begun" {
+    python3 - <<'PY'
+import json
+lines = [json.loads(line) for line in open("ids.jsonl")]
+lines[22]["input_ids"][2] = 70
+open("bad.jsonl", "w").writelines(json.dumps(line) + "\n" for line in lines)
+PY
+    s2s-pack -q --ids bad.jsonl --batch-size 4 -o bad.s2s
+    # steps are records 0 to 3, 4 to 7, ..: number 5 is the second rank's
+    for ranks in 1 2; do
+        rank=$([ $ranks = 2 ] && echo "[rank 1]: " || true)
+        exits 1 mpirun_n $ranks s2s-train r.yaml run=file$ranks 'data.train=[bad.s2s]' data.shuffle=false mesh.dp=$ranks
+        says "step 2: ${rank}bad.s2s: record 5: labels["
+        says "= 70; the vocabulary has 64"
+        exits 1 mpirun_n $ranks s2s-train r.yaml run=pipe$ranks 'data.train=[-]' data.shuffle=false train.steps=null mesh.dp=$ranks <bad.s2s
+        says "step 2: ${rank}stdin: record 5: labels["
+        [ "$(wc -l <file$ranks/log.jsonl)" -eq 1 ]
+        [ "$(wc -l <pipe$ranks/log.jsonl)" -eq 1 ]
+    done
+    s2s-pack -q --ids ids.jsonl --batch-size 4 -o flipped.s2s
+    flip flipped.s2s "$(($(s2s-shard ls flipped.s2s | awk '$1 == 5 { print $3 }') + 1200))" 3
+    exits 1 mpirun_n 2 s2s-train r.yaml run=flipped 'data.train=[flipped.s2s]' data.shuffle=false mesh.dp=2
+    says "step 2: [rank 1]: flipped.s2s: record 5"
+    [ "$(wc -l <flipped/log.jsonl)" -eq 1 ]
+}
+
 @test "a bad recipe is refused with its line and the rule, before anything is made" {
     sed 's/packs_per_step: 4/packs_per_step: 4, packs_per_stepp: 3/' r.yaml >typo.yaml
     exits 1 s2s-train typo.yaml

@@ -121,20 +121,25 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
                                                          .accumulate = accumulate_dw});
 }
 
+/* Rows of logits that exist at a time: slices of n rows of about equal size. */
+static int64_t slice_rows(int64_t n, int64_t vocab)
+{
+    int64_t rows = LOGITS_BYTES / (int64_t)sizeof(float) / vocab;
+    if (rows < LOGITS_MIN_ROWS)
+        rows = LOGITS_MIN_ROWS;
+    if (rows >= n)
+        return n;
+    int64_t n_slices = (n + rows - 1) / rows;
+    return (n + n_slices - 1) / n_slices;
+}
+
 /* Over all rows of x, slice by slice; dx, dw NULL where not wanted. */
 static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *hits,
                       struct s2s_tensor *x, struct s2s_tensor *w, const struct s2s_tensor *labels,
                       double seed, struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
 {
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
-    int64_t rows = LOGITS_BYTES / (int64_t)sizeof(float) / vocab;
-    if (rows < LOGITS_MIN_ROWS)
-        rows = LOGITS_MIN_ROWS;
-    if (rows > n)
-        rows = n;
-    /* slices of equal size */
-    int64_t n_slices = (n + rows - 1) / rows;
-    rows = (n + n_slices - 1) / n_slices;
+    int64_t rows = slice_rows(n, vocab);
     struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
                              S2S_F32};
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
@@ -222,6 +227,126 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
     }
     return loss;
 }
+
+/* ---- log-probabilities ---- */
+
+/* One slice of rows: logits, and what they come to. */
+struct logprob_slice {
+    struct s2s_mat logits;
+    struct s2s_xent *stats;
+    const int32_t *labels;
+    int64_t n;
+};
+
+static void logprob_stats(struct s2s_tape *tape, const struct logprob_slice *s, struct s2s_mat x,
+                          const struct s2s_tensor *w, float *logprob)
+{
+    const struct s2s_kernels *k = tensor_k(tape);
+    int64_t vocab = s2s_tensor_rows(w);
+    k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = x,
+                                                     .b = s2s_tensor_mat(w),
+                                                     .c = s->logits,
+                                                     .m = s->n,
+                                                     .n = vocab,
+                                                     .k = s2s_tensor_cols(w),
+                                                     .trans_b = true,
+                                                     .alpha = 1});
+    k->xent_stats(tensor_queue(tape), &(struct s2s_k_xent_stats){.logits = s->logits,
+                                                                 .labels = s->labels,
+                                                                 .stats = s->stats,
+                                                                 .rows = s->n,
+                                                                 .cols = vocab,
+                                                                 .keep = !logprob});
+    k->xent_finish(tensor_queue(tape), &(struct s2s_k_xent_finish){.parts = s->stats,
+                                                                   .labels = s->labels,
+                                                                   .total = s->stats,
+                                                                   .logprob = logprob,
+                                                                   .rows = s->n,
+                                                                   .n_parts = 1});
+}
+
+/* Room for a slice of at most `rows`, until s2s_tape_scratch_end. */
+static struct logprob_slice new_slice(struct s2s_tape *tape, int64_t rows, int64_t vocab)
+{
+    const size_t bytes = (size_t)(rows * vocab) * sizeof(float);
+    return (struct logprob_slice){
+        .logits = {s2s_tape_scratch(tape, bytes), vocab, S2S_F32},
+        .stats = s2s_tape_scratch(tape, (size_t)rows * sizeof(struct s2s_xent))};
+}
+
+/* node: in x, w; saved: labels. The logits are computed again. */
+static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct s2s_kernels *k = tensor_k(tape);
+    const struct s2s_tensor *labels = node->saved, *dy = s2s_tape_out_grad(node->out[0]);
+    struct s2s_tensor *x = node->in[0], *w = node->in[1];
+    int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), width = s2s_tensor_cols(w);
+    int64_t rows = slice_rows(n, vocab);
+    bool accumulate_dx = false, accumulate_dw = false;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);
+    struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate_dw);
+    struct logprob_slice s = new_slice(tape, rows, vocab);
+    for (int64_t begin = 0; begin < n; begin += rows) {
+        s.n = n - begin < rows ? n - begin : rows;
+        s.labels = (const int32_t *)labels->data + begin;
+        logprob_stats(tape, &s, rows_from(x, begin), w, NULL);
+        /* d logprob = onehot - softmax */
+        k->xent_gradient(tensor_queue(tape),
+                         &(struct s2s_k_xent_gradient){.logits = s.logits,
+                                                       .dlogits = s.logits,
+                                                       .labels = s.labels,
+                                                       .weights = (const float *)dy->data + begin,
+                                                       .part = s.stats,
+                                                       .total = s.stats,
+                                                       .rows = s.n,
+                                                       .cols = vocab,
+                                                       .width = vocab,
+                                                       .grad_scale = -1});
+        if (dx)
+            k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s.logits,
+                                                             .b = s2s_tensor_mat(w),
+                                                             .c = rows_from(dx, begin),
+                                                             .m = s.n,
+                                                             .n = width,
+                                                             .k = vocab,
+                                                             .alpha = 1,
+                                                             .accumulate = accumulate_dx});
+        if (dw)
+            k->gemm(tensor_queue(tape),
+                    &(struct s2s_k_gemm){.a = s.logits,
+                                         .b = rows_from(x, begin),
+                                         .c = s2s_tensor_mat(dw),
+                                         .m = vocab,
+                                         .n = width,
+                                         .k = s.n,
+                                         .trans_a = true,
+                                         .alpha = 1,
+                                         .accumulate = accumulate_dw || begin > 0});
+    }
+    s2s_tape_scratch_end(tape);
+}
+
+struct s2s_tensor *s2s_op_linear_logprob(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *w, const int32_t *labels)
+{
+    int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), rows = slice_rows(n, vocab);
+    tensor_check(tape, "log-probabilities", x, -1, -1);
+    tensor_check(tape, "log-probabilities", w, -1, s2s_tensor_cols(x));
+    struct s2s_tensor *ids = s2s_tape_upload_i32(tape, labels, n), *ins[] = {x, w};
+    struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){n, 1});
+    struct logprob_slice s = new_slice(tape, rows, vocab);
+    for (int64_t begin = 0; begin < n; begin += rows) {
+        s.n = n - begin < rows ? n - begin : rows;
+        s.labels = (const int32_t *)ids->data + begin;
+        logprob_stats(tape, &s, rows_from(x, begin), w, (float *)y->data + begin);
+    }
+    s2s_tape_scratch_end(tape);
+    if (s2s_tape_needs(tape, 2, ins))
+        s2s_tape_push(tape, "linear_logprob", logprob_backward, 2, ins, 1, &y)->saved = ids;
+    return y;
+}
+
+/* ---- distances ---- */
 
 struct sqdist_saved {
     struct s2s_tensor *target;

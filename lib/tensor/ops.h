@@ -191,6 +191,14 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
                                       struct s2s_tensor *w, const int32_t *labels, double seed,
                                       struct s2s_tensor **hits);
 
+/*
+ * Log-probability of each row's label under softmax(x w^T): [T, 1], 0 where the label (host int32
+ * [T], borrowed) is negative. For losses that are no sum of them (preferences, policy gradients):
+ * its backward takes any gradient, and computes the logits again, a slice of rows at a time.
+ */
+struct s2s_tensor *s2s_op_linear_logprob(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *w, const int32_t *labels);
+
 /* 0.5 sum (x - target)^2 as a F64 scalar, gradient times `seed`; target has the shape of x. */
 struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,
                                  struct s2s_tensor *target, double seed);

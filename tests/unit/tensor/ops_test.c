@@ -105,6 +105,15 @@ static struct s2s_tensor *loss_xent(struct s2s_tape *tape, struct s2s_tensor **i
     return s2s_op_linear_xent(tape, in[0], in[1], labels, 0.5, NULL);
 }
 
+static struct s2s_tensor *loss_logprob(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    /* used twice: the second gradient is added to the first */
+    struct s2s_tensor *half = s2s_op_scale(tape, 0.5f, in[0]);
+    struct s2s_tensor *a = s2s_op_linear_logprob(tape, in[0], in[1], labels);
+    struct s2s_tensor *b = s2s_op_linear_logprob(tape, half, in[1], labels);
+    return to_target(tape, s2s_op_add(tape, a, b));
+}
+
 static void two_layers(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in,
                        struct s2s_tensor **out)
 {
@@ -146,6 +155,7 @@ static struct check checks[] = {
     {"relu2", 2, {{2, {5, 9}}, {2, {5, 9}}}, loss_relu2},
     {"silu_alone", 1, {{2, {5, 9}}}, loss_silu_alone},
     {"linear_xent", 2, {{2, {11, 5}}, {2, {13, 5}}}, loss_xent},
+    {"linear_logprob", 2, {{2, {11, 5}}, {2, {13, 5}}}, loss_logprob},
     {"segment", 2, {{2, {5, 4}}, {2, {4, 4}}}, loss_segment},
     {"view", 2, {{2, {3, 4}}, {1, {2}}}, loss_view},
 };

@@ -96,6 +96,8 @@ static int prepare_pack(struct s2s_feed *f, struct prepared *w, struct s2s_pack 
     struct s2s_safetensors st;
     const struct s2s_schema *schema = &f->pipe_schema;
     char place[512];
+    /* a sample draws anew in each epoch; a pipe does not say where one begins */
+    const uint64_t drawn = (uint64_t)(raw ? position : position / f->n_packs);
     int rc;
     if (raw) {
         snprintf(place, sizeof place, "stdin: record %lld", (long long)position);
@@ -112,7 +114,7 @@ static int prepare_pack(struct s2s_feed *f, struct prepared *w, struct s2s_pack 
         st = rec.st;
     }
     rc = s2s_pack_read(pack, &f->reader, schema, &st, place,
-                       S2S_RNG_KEY(f->options.seed, (uint64_t)position, SITE_AUGMENT), &w->err);
+                       S2S_RNG_KEY(f->options.seed, drawn, SITE_AUGMENT), &w->err);
     if (raw)
         s2s_safetensors_release(&st);
     return rc;

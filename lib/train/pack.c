@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
 
@@ -277,12 +279,33 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
     return rc < 0 ? rc : check_finite(pack, clips->data, clips->cu, clips->width, "the sound", err);
 }
 
-static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, uint64_t key)
+/* For each utterance the key of what is drawn for it, whichever pack it is in. Gives: free. */
+static uint64_t *sample_keys(const struct s2s_pack *pack, uint64_t key)
 {
-    const struct s2s_media *mel = &pack->batch.media[0];
-    for (int64_t k = 0; mel->data && mel->cu && k < mel->n; k++)
+    const int64_t n = pack->batch.n_seqs;
+    uint64_t *keys = s2s_xcalloc((size_t)n + 1, sizeof *keys);
+    json_t *ids = pack->ids ? json_loads(pack->ids, 0, NULL) : NULL;
+    for (int64_t s = 0; s < n; s++) {
+        char *id = json_dumps(json_array_get(ids, (size_t)s), JSON_ENCODE_ANY | JSON_SORT_KEYS);
+        keys[s] = S2S_RNG_KEY(key, id ? s2s_rng_name(id) : (uint64_t)s);
+        free(id);
+    }
+    json_decref(ids);
+    return keys;
+}
+
+/* Clips are counted within their utterance. */
+static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, const uint64_t *keys)
+{
+    const struct s2s_batch *b = &pack->batch;
+    const struct s2s_media *mel = &b->media[0];
+    int64_t s = 0, first = 0;
+    for (int64_t k = 0; mel->data && mel->cu && k < mel->n; k++) {
+        for (; s + 1 < b->n_seqs && pack->clip_slot[k] >= b->cu_seqlens[s + 1]; s++)
+            first = k;
         s2s_spec_augment((float *)mel->data + mel->cu[k] * mel->width, mel->cu[k + 1] - mel->cu[k],
-                         (int)mel->width, how, S2S_RNG_KEY(key, (uint64_t)k));
+                         (int)mel->width, how, S2S_RNG_KEY(keys[s], (uint64_t)(k - first)));
+    }
 }
 
 /*
@@ -290,15 +313,17 @@ static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, u
  * lean on the text alone (word dropout: Bowman et al. 2016, "Generating sentences from a
  * continuous space", 3.2). Slot t holds one when slot t - 1 had to predict it.
  */
-static void drop_tokens(struct s2s_pack *pack, float share, uint64_t key)
+static void drop_tokens(struct s2s_pack *pack, float share, const uint64_t *keys)
 {
     enum { SITE_TOKENS = 0x746f6b656e73 };
     const struct s2s_batch *b = &pack->batch;
-    const uint64_t site = S2S_RNG_KEY(key, SITE_TOKENS);
-    for (int64_t s = 0; s < b->n_seqs; s++)
-        for (int64_t t = b->cu_seqlens[s] + 1; t < b->cu_seqlens[s + 1]; t++)
-            if (b->labels[t - 1] >= 0 && s2s_rng_uniform(site, (uint64_t)t) < share)
+    for (int64_t s = 0; s < b->n_seqs; s++) {
+        const uint64_t site = S2S_RNG_KEY(keys[s], SITE_TOKENS);
+        const int32_t begin = b->cu_seqlens[s];
+        for (int32_t t = begin + 1; t < b->cu_seqlens[s + 1]; t++)
+            if (b->labels[t - 1] >= 0 && s2s_rng_uniform(site, (uint64_t)(t - begin)) < share)
                 ((int32_t *)b->input_ids)[t] = -1;
+    }
 }
 
 int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
@@ -310,14 +335,18 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     pack->ids = copy_meta(st, "ids");
     pack->texts = copy_meta(st, "texts");
     int rc = read_slots(pack, schema, st, err);
+    uint64_t *keys = NULL;
+    if (rc == 0 && (reader->token_dropout > 0 || reader->augment))
+        keys = sample_keys(pack, key);
     if (rc == 0 && reader->token_dropout > 0)
-        drop_tokens(pack, reader->token_dropout, key);
+        drop_tokens(pack, reader->token_dropout, keys);
     if (rc == 0 && pack->batch.media[0].n > 0 && (reader->need_audio || schema->has_embed)) {
         rc = schema->has_embed ? read_embeds(pack, schema, st, err)
                                : read_mel(pack, reader, schema, st, err);
         if (rc == 0 && reader->augment)
-            augment(pack, reader->augment, key);
+            augment(pack, reader->augment, keys);
     }
+    free(keys);
     if (rc < 0) {
         s2s_pack_free(pack);
         return s2s_error_add(err, rc, "%s", place);

@@ -42,9 +42,9 @@ struct s2s_pack_reader {
 };
 
 /*
- * Reads a record of a stream with this header (schema borrowed). key: of the random numbers of
- * this use of the record. Features and embeddings are checked for NaN and Inf: RANGE names the
- * sample. Gives: s2s_pack_free.
+ * Reads a record of a stream with this header (schema borrowed). key: of random numbers, of which
+ * each utterance draws its own by its id: the same in whatever pack it comes. Features and
+ * embeddings are checked for NaN and Inf: RANGE names the sample. Gives: s2s_pack_free.
  */
 int s2s_pack_read(struct s2s_pack **pack, struct s2s_pack_reader *reader,
                   const struct s2s_schema *schema, const struct s2s_safetensors *st,

@@ -463,6 +463,18 @@ PY
     says "train.token_dropout"
 }
 
+@test "what is drawn for a sample is its own: another packing and another order draw the same, each epoch anew" {
+    # a step is all samples once
+    for size in 4 8; do
+        s2s-pack -q --ids ids.jsonl --batch-size $size -o by$size.s2s
+        s2s-train -q r.yaml run=by$size "data.train=[by$size.s2s]" train.token_dropout=0.5 train.packs_per_step=$((40 / size)) train.steps=4
+    done
+    close_logs by4 by8
+    # without steps that teach, only the draws differ
+    s2s-train -q r.yaml run=still 'data.train=[by4.s2s]' train.token_dropout=0.5 train.packs_per_step=10 train.steps=3 optimizer.lr=1e-30 schedule.min_lr=0
+    [ "$(log still | cut -d' ' -f4 | sort -u | wc -l)" -eq 3 ]
+}
+
 @test "a run directory belongs to one job" {
     command s2s-train -j1 r.yaml run=mine train.steps=200000 checkpoint.every=0 2>/dev/null &
     pid=$!
@@ -804,6 +816,23 @@ PY
     s2s-train s.yaml run=parts train.steps=8 "$aug"
     alike "$(log whole)" "$(log parts)"
     same_checkpoint whole parts 8
+}
+
+@test "speech: masks of a sample are the same in whatever pack it comes" {
+    make_speech
+    aug='train.spec_augment={freq_masks: 2, freq_width: 20, time_masks: 2, time_width: 0.2}'
+    s2s-train s.yaml run=plain train.steps=3 train.packs_per_step=$(s2s-shard ls mel.s2s | grep -c slots)
+    for tokens in 80 40; do
+        s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio mel --tokens $tokens -o $tokens.s2s
+        s2s-train s.yaml run=by$tokens "data.train=[$tokens.s2s]" train.steps=3 train.packs_per_step=$(s2s-shard ls $tokens.s2s | grep -c slots) "$aug"
+    done
+    [ "$(s2s-shard ls 80.s2s | wc -l)" -lt "$(s2s-shard ls 40.s2s | wc -l)" ]
+    # the number of slots is another where packs are padded
+    for run in by80 by40 plain; do
+        log $run | awk '{ printf "%d %d %.5f\n", $1, $2, $4 }' >$run.losses
+    done
+    same by80.losses by40.losses
+    not same by80.losses plain.losses
 }
 
 @test "speech: statistics of the batch, and the running ones, are the same on any number of ranks" {

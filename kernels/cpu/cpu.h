@@ -86,6 +86,10 @@ static inline int64_t cpu_find_seq(const int32_t *cu, int64_t n_seqs, int64_t ro
     return lo;
 }
 
+/* alloc and free of the table (memory.c). */
+void *cpu_alloc(struct s2s_queue *queue, size_t bytes);
+void cpu_free(struct s2s_queue *queue, void *ptr);
+
 /* out[cols] (+)= the sum of n_partials vectors, in order */
 void cpu_add_partials(float *out, const float *partial, int64_t n_partials, int64_t cols,
                       bool accumulate);

@@ -26,17 +26,6 @@ static const char *cpu_status_text(int status)
     return status ? "unknown" : "no failure";
 }
 
-static void *cpu_alloc(struct s2s_queue *queue, size_t bytes)
-{
-    void *ptr = NULL;
-    return posix_memalign(&ptr, 256, bytes ? bytes : 1) ? NULL : ptr;
-}
-
-static void cpu_free(struct s2s_queue *queue, void *ptr)
-{
-    free(ptr);
-}
-
 static void cpu_copy_bytes(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
 {
     if (bytes > 0)

@@ -1,6 +1,7 @@
 /*
- * A training step (forward, backward, AdamW) of a decoder on packed utterances: real tokens a
- * second, and the share of this machine's own fp32 product speed, measured in the same run.
+ * The training step of s2s-train (forward, backward, norm, AdamW) of a decoder on packed
+ * utterances: real tokens a second, and the share of this machine's own fp32 product speed,
+ * measured in the same run.
  *
  *   train_bench [SHAPE] [STEPS]     SHAPE is llama50 (default) or llama125
  *
@@ -19,7 +20,7 @@
 #include "lib/base/base.h"
 #include "lib/base/rng.h"
 #include "lib/model/model.h"
-#include "lib/optim/optim.h"
+#include "lib/train/step.h"
 
 enum { VOCAB = 32000 };
 
@@ -147,31 +148,25 @@ static double step_flops(const struct shape *s, const struct s2s_batch *b)
 /* ---- the run ---- */
 
 struct bench {
+    struct s2s_mesh *mesh; /* of one process */
     struct s2s_device *device;
     struct s2s_model *model;
-    struct s2s_tape *tape;
     struct s2s_optim *optim;
+    struct s2s_side side;
 };
 
-static double times[4]; /* forward, backward, optimizer, all */
-
+/* The step of s2s-train, on one microbatch. */
 static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error *err)
 {
-    struct s2s_params *params = b->model->params;
-    struct s2s_forward fwd = {.seed = 1.0 / (double)s2s_batch_n_labels(batch)};
-    double t0 = s2s_now_s();
-    s2s_tape_reset(b->tape);
-    s2s_params_zero_grads(params);
-    s2s_model_forward(b->model, b->tape, batch, &fwd);
-    double t1 = s2s_now_s();
-    s2s_tape_backward(b->tape);
-    double t2 = s2s_now_s();
-    s2s_optim_step(b->optim, 1e-4, 0, 1);
-    double t3 = s2s_now_s();
-    times[0] += t1 - t0;
-    times[1] += t2 - t1;
-    times[2] += t3 - t2;
-    return s2s_device_sync(b->device, err);
+    char place[] = "the bench";
+    struct s2s_pack pack = {.batch = *batch,
+                            .n_labels = s2s_batch_n_labels(batch),
+                            .n_real = batch->n_tokens,
+                            .place = place};
+    const struct s2s_feed_step data = {(struct s2s_pack *[]){&pack}, 1, 1};
+    const struct s2s_step_options options = {.number = 1, .lr = 1e-4};
+    struct s2s_step_result result;
+    return s2s_train_step(&b->side, &data, &options, &result, err);
 }
 
 static int open_model(struct bench *b, const struct shape *s, struct s2s_error *err)
@@ -195,9 +190,12 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     if ((rc = s2s_params_finish(params, err)) < 0)
         return rc;
     s2s_params_init(params, 1);
-    b->tape = s2s_tape_new(b->device, true);
     const struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
-    return s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err);
+    if ((rc = s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err)) < 0)
+        return rc;
+    s2s_side_init(&b->side, b->mesh, b->model, b->optim,
+                  &(struct s2s_side_options){.dp = s2s_mesh_world(b->mesh)});
+    return 0;
 }
 
 static int run(const struct shape *s, int n_steps, struct s2s_error *err)
@@ -210,14 +208,13 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
     double *rates = s2s_xcalloc((size_t)n_steps, sizeof *rates);
     double flops = 0, wall = 0, cpu = 0, tokens = 0;
     uint64_t at = 0;
-    int rc = s2s_device_open(&b.device, "cpu", err);
-    if (rc < 0 || (rc = open_model(&b, s, err)) < 0)
+    int rc = s2s_mesh_open(&b.mesh, NULL, err);
+    if (rc < 0 || (rc = s2s_device_open(&b.device, "cpu", err)) < 0 ||
+        (rc = open_model(&b, s, err)) < 0)
         goto out;
     struct speed peak = product_speed(b.device);
     for (int i = -1; i < n_steps; i++) {
         fill(&batch, &pack, s->tokens, &at);
-        if (i == 0)
-            memset(times, 0, sizeof times);
         double start = s2s_now_s(), start_cpu = cpu_s();
         if ((rc = step(&b, &batch, err)) < 0)
             goto out;
@@ -235,20 +232,19 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
     struct speed again = product_speed(b.device);
     peak = (struct speed){fmax(peak.wall, again.wall), fmax(peak.core, again.core)};
     qsort(rates, (size_t)n_steps, sizeof *rates, compare);
-    printf(
-        "train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
-        "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f forward_s=%.2f backward_s=%.2f "
-        "adamw_s=%.3f tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
-        s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
-        rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak.wall,
-        1e-9 * flops / wall / peak.wall, 1e-9 * flops / cpu / peak.core, times[0] / n_steps,
-        times[1] / n_steps, times[2] / n_steps, tokens / n_steps,
-        (double)s2s_tape_peak_bytes(b.tape) / 1048576, (double)use.ru_maxrss / 1024);
+    printf("train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
+           "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f "
+           "tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
+           s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
+           rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak.wall,
+           1e-9 * flops / wall / peak.wall, 1e-9 * flops / cpu / peak.core, tokens / n_steps,
+           (double)s2s_tape_peak_bytes(b.side.tape) / 1048576, (double)use.ru_maxrss / 1024);
 out:
-    s2s_tape_free(b.tape);
+    s2s_side_release(&b.side);
     s2s_optim_free(b.optim);
     s2s_model_free(b.model);
     s2s_device_close(b.device);
+    s2s_mesh_close(b.mesh);
     free(rates);
     free(pack.ids);
     free(pack.labels);

@@ -4,21 +4,26 @@
 
 #include "kernels/types.h"
 
-/* table[t] = cos(p_t w_0).. cos(p_t w_{d/2-1}), sin(p_t w_0)..: [n, dim]; angles in double */
+/* table[t] = factor (cos(p_t w_0).. cos(p_t w_{d/2-1}), sin(p_t w_0)..): [n, dim]; angles in
+ * double. dim is that of what is rotated. */
 struct s2s_k_rope_table {
     const int32_t *positions; /* [n] */
     const double *inv_freq;   /* [dim / 2] */
     float *table;
     int64_t n, dim;
+    double factor; /* of attention (yarn); 1: a rotation */
 };
 
-/* Half-split rotation of every head: pairs (i, i + d/2). y may be x. inverse rotates back (the
- * backward). */
+/*
+ * Half-split rotation of the first rotary_dim components of every head, pairs (i, i + d/2); the
+ * others stay. y may be x. transposed: by the transpose of the matrix (the backward), which for a
+ * factor of 1 rotates back.
+ */
 struct s2s_k_rope {
     struct s2s_mat x, y; /* [n, n_heads * dim] */
-    const float *table;  /* [n, dim] */
-    int64_t n, n_heads, dim;
-    bool inverse, accumulate;
+    const float *table;  /* [n, rotary_dim] */
+    int64_t n, n_heads, dim, rotary_dim;
+    bool transposed, accumulate;
 };
 
 /*

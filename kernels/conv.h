@@ -11,8 +11,8 @@
  * that all filters see.
  */
 struct s2s_k_conv2d {
-    const float *x;                /* [n_in, in_width, channels or 1] */
-    float *y;                      /* [n_out, (in_width + 1) / 2, channels] */
+    struct s2s_mat x;              /* [n_in, in_width * (channels or 1)] */
+    struct s2s_mat y;              /* [n_out, (in_width + 1) / 2 * channels] */
     const float *w;                /* [channels, 3, 3] */
     const float *bias;             /* [channels] or NULL */
     const int32_t *cu_in, *cu_out; /* [n_seqs + 1] */
@@ -21,12 +21,12 @@ struct s2s_k_conv2d {
     void *workspace; /* conv2d_workspace bytes */
 };
 
-/* Adds to dw, dbias (either NULL: not wanted); stores or adds dx (NULL: not wanted). Reads y of the
- * forward where relu. */
+/* Adds to dw, dbias (either NULL: not wanted); stores or adds dx (data NULL: not wanted). Reads y
+ * of the forward where relu. */
 struct s2s_k_conv2d_backward {
     struct s2s_k_conv2d forward;
-    const float *dy;
-    float *dx, *dw, *dbias;
+    struct s2s_mat dy, dx;
+    float *dw, *dbias;
     bool accumulate_dx;
     void *workspace; /* conv2d_backward_workspace bytes */
 };

@@ -72,11 +72,11 @@ struct s2s_k_colsum {
 
 enum s2s_reduce { S2S_REDUCE_SUM, S2S_REDUCE_SUMSQ, S2S_REDUCE_NONFINITE };
 
-/* *out (+)= sum of x, of x^2, or the number of NaN and Inf in x[n]; sums in double */
+/* *out (+)= sum of x, of x^2, or the number of NaN and Inf in x; sums in double */
 struct s2s_k_reduce {
-    const float *x;
+    struct s2s_mat x;
     double *out;
-    int64_t n;
+    int64_t rows, cols;
     enum s2s_reduce what;
     bool accumulate;
     void *workspace; /* reduce_workspace bytes */
@@ -84,8 +84,7 @@ struct s2s_k_reduce {
 
 /* y[r] (+)= the transpose of x[r], [a, b] -> [b, a], for each of `rows` */
 struct s2s_k_transpose {
-    const float *x;
-    float *y;
+    struct s2s_mat x, y; /* [rows, a * b] */
     int64_t rows, a, b;
     bool accumulate;
 };

@@ -18,8 +18,8 @@
     X(fill, fill, PLAIN, MAT(dst)) \
     X(axpby, axpby, PLAIN, MAT(x) MAT(z) MAT(y)) \
     X(colsum, colsum, WORKSPACE, MAT(x)) \
-    X(reduce, reduce, WORKSPACE, ) \
-    X(transpose, transpose, PLAIN, ) \
+    X(reduce, reduce, WORKSPACE, MAT(x)) \
+    X(transpose, transpose, PLAIN, MAT(x) MAT(y)) \
     X(glu, glu, PLAIN, MAT(gate) MAT(up) MAT(y)) \
     X(glu_backward, glu_backward, PLAIN, MAT(gate) MAT(up) MAT(dy) MAT(dgate) MAT(dup)) \
     X(embedding, embedding, PLAIN, MAT(table) MAT(y)) \
@@ -48,8 +48,9 @@
     X(relattention_backward, relattention_backward, WORKSPACE, \
       MAT(forward.q) MAT(forward.k) MAT(forward.value) MAT(forward.p) \
       MAT(d_o) MAT(dq) MAT(dk) MAT(dvalue) MAT(dp)) \
-    X(conv2d, conv2d, WORKSPACE, ) \
-    X(conv2d_backward, conv2d_backward, WORKSPACE, ) \
+    X(conv2d, conv2d, WORKSPACE, MAT(x) MAT(y)) \
+    X(conv2d_backward, conv2d_backward, WORKSPACE, \
+      MAT(forward.x) MAT(forward.y) MAT(dy) MAT(dx)) \
     X(dwconv, dwconv, WORKSPACE, MAT(x) MAT(y)) \
     X(dwconv_backward, dwconv_backward, WORKSPACE, MAT(forward.x) MAT(dy) MAT(dx)) \
     X(xent_stats, xent_stats, PLAIN, MAT(logits)) \

@@ -55,7 +55,7 @@ static const float *pixel(const struct s2s_k_conv2d *c, const struct place *at, 
 {
     if (row < at->in_begin || row >= at->in_end || f < 0 || f >= c->in_width)
         return zeros;
-    return c->x + (row * c->in_width + f) * in_channels(c);
+    return cpu_row(&c->x, row) + f * in_channels(c);
 }
 
 /* y += the three taps of one image row */
@@ -83,7 +83,7 @@ static void forward_row(const struct s2s_k_conv2d *c, const struct place *at, in
     const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
     const float *zeros = table + TAPS * channels;
     for (int64_t f = 0; f < width; f++) {
-        float *y = c->y + (row * width + f) * channels;
+        float *y = cpu_row(&c->y, row) + f * channels;
         memcpy(y, c->bias ? c->bias : zeros, (size_t)channels * sizeof *y);
         for (int i = 0; i < 3; i++) {
             const float *x[3];
@@ -130,14 +130,16 @@ size_t cpu_conv2d_backward_workspace(const struct s2s_queue *queue,
 }
 
 /* The gradient in front of the ReLU. */
-static void mask_gradient(float *restrict dz, const struct s2s_k_conv2d_backward *args, int64_t at)
+static void mask_gradient(float *restrict dz, const struct s2s_k_conv2d_backward *args, int64_t row,
+                          int64_t col)
 {
-    const float *dy = args->dy + at, *y = args->forward.y + at;
+    const float *dy = cpu_row(&args->dy, row) + col;
     const int64_t channels = args->forward.channels;
     if (!args->forward.relu) {
         memcpy(dz, dy, (size_t)channels * sizeof *dz);
         return;
     }
+    const float *y = cpu_row(&args->forward.y, row) + col;
 #pragma omp simd
     for (int64_t i = 0; i < channels; i++)
         dz[i] = y[i] > 0 ? dy[i] : 0;
@@ -151,7 +153,7 @@ static void weights_row(const struct s2s_k_conv2d_backward *args, const struct p
     const int64_t width = out_width(c), channels = c->channels;
     const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
     for (int64_t f = 0; f < width; f++) {
-        mask_gradient(dz, args, (row * width + f) * channels);
+        mask_gradient(dz, args, row, f * channels);
         for (int k = 0; k < TAPS; k++) {
             const float *x = pixel(c, at, in_row + k / 3, 2 * f - 1 + k % 3, zeros);
             float *restrict out = sum + k * channels;
@@ -209,7 +211,7 @@ static void input_pixel(const struct s2s_k_conv2d_backward *args, const struct p
 {
     const struct s2s_k_conv2d *c = &args->forward;
     const int64_t width = out_width(c), channels = c->channels, in = in_channels(c);
-    float *dx = args->dx + (row * c->in_width + f) * in;
+    float *dx = cpu_row(&args->dx, row) + f * in;
     float one = 0;
     if (!args->accumulate_dx)
         memset(dx, 0, (size_t)in * sizeof *dx);
@@ -218,8 +220,9 @@ static void input_pixel(const struct s2s_k_conv2d_backward *args, const struct p
         int64_t t = at->out_begin + t2 / 2;
         if (t2 < 0 || t2 % 2 || f2 < 0 || f2 % 2 || t >= at->out_end || f2 / 2 >= width)
             continue;
-        int64_t place = (t * width + f2 / 2) * channels;
-        const float *dy = args->dy + place, *y = c->y + place, *w = table + k * channels;
+        const int64_t col = f2 / 2 * channels;
+        const float *dy = cpu_row(&args->dy, t) + col, *w = table + k * channels;
+        const float *y = c->relu ? cpu_row(&c->y, t) + col : NULL;
         if (c->one_input) {
 #pragma omp simd reduction(+ : one)
             for (int64_t i = 0; i < channels; i++)
@@ -245,7 +248,7 @@ void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_back
     lay_out_weights(table, c);
     if (args->dw || args->dbias)
         backward_weights(queue, args, table + TAPS * c->channels, table + table_floats(c));
-    if (!args->dx)
+    if (!args->dx.data)
         return;
     const int64_t n_blocks = cpu_ceil_div(c->n_in, BLOCK / 8);
 #pragma omp parallel for num_threads(queue->lanes) \

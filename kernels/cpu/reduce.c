@@ -1,11 +1,11 @@
-/* Sums of a vector in double: blocks of a fixed size, added in order. */
+/* Sums of a matrix in double: blocks of a row of a fixed size, added in order. */
 #include "kernels/cpu/cpu.h"
 
 enum { BLOCK = 32768 };
 
 size_t cpu_reduce_workspace(const struct s2s_queue *queue, const struct s2s_k_reduce *args)
 {
-    return (size_t)cpu_ceil_div(args->n, BLOCK) * sizeof(double);
+    return (size_t)(args->rows * cpu_ceil_div(args->cols, BLOCK)) * sizeof(double);
 }
 
 static double reduce_block(const float *x, int64_t n, enum s2s_reduce what)
@@ -36,11 +36,13 @@ static double reduce_block(const float *x, int64_t n, enum s2s_reduce what)
 void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args)
 {
     double *partial = args->workspace, sum = args->accumulate ? *args->out : 0;
-    const int64_t n_blocks = cpu_ceil_div(args->n, BLOCK);
-#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (n_blocks > 1)
+    const int64_t a_row = cpu_ceil_div(args->cols, BLOCK), n_blocks = args->rows * a_row;
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * args->cols > BLOCK)
     for (int64_t b = 0; b < n_blocks; b++) {
-        int64_t begin = b * BLOCK, len = args->n - begin < BLOCK ? args->n - begin : BLOCK;
-        partial[b] = reduce_block(args->x + begin, len, args->what);
+        int64_t begin = b % a_row * BLOCK, left = args->cols - begin;
+        partial[b] = reduce_block(cpu_row(&args->x, b / a_row) + begin, left < BLOCK ? left : BLOCK,
+                                  args->what);
     }
     for (int64_t b = 0; b < n_blocks; b++)
         sum += partial[b];

@@ -20,6 +20,6 @@ void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args)
     for (int64_t r = 0; r < args->rows; r++)
         for (int64_t i = 0; i < a; i += TILE)
             for (int64_t j = 0; j < b; j += TILE)
-                transpose_tile(args->x + r * a * b, args->y + r * a * b, a, b, i, j,
+                transpose_tile(cpu_row(&args->x, r), cpu_row(&args->y, r), a, b, i, j,
                                args->accumulate);
 }

@@ -389,7 +389,7 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     /* one sequence goes on where its cache ends */
     const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
     shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
-    shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim);
+    shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim, 1);
     return shared;
 }
 

@@ -158,9 +158,10 @@ void s2s_optim_sumsq(struct s2s_optim *o, double *out)
         s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
         if (!clip_range(o, &begin, &end))
             begin = end = 0;
-        struct s2s_k_reduce args = {.x = o->params->grads + begin,
+        struct s2s_k_reduce args = {.x = {o->params->grads + begin, end - begin, S2S_F32},
                                     .out = out + c,
-                                    .n = end - begin,
+                                    .rows = 1,
+                                    .cols = end - begin,
                                     .what = S2S_REDUCE_SUMSQ};
         struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
         args.workspace =

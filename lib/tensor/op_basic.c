@@ -59,8 +59,12 @@ struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
                 bool accumulate)
 {
-    struct s2s_k_reduce args = {
-        .x = x, .out = scalar->data, .n = n, .what = S2S_REDUCE_SUM, .accumulate = accumulate};
+    struct s2s_k_reduce args = {.x = {(float *)x, n, S2S_F32},
+                                .out = scalar->data,
+                                .rows = 1,
+                                .cols = n,
+                                .what = S2S_REDUCE_SUM,
+                                .accumulate = accumulate};
     args.workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->reduce_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->reduce(tensor_queue(tape), &args);

@@ -106,7 +106,7 @@ struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *
 /* ---- rotary positions ---- */
 
 struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
-                                     const double *inv_freq, int64_t dim)
+                                     const double *inv_freq, int64_t dim, double factor)
 {
     int64_t n = s2s_tensor_numel(positions), half = dim / 2;
     struct s2s_tensor *table = s2s_tape_matrix(tape, n, dim);
@@ -116,13 +116,14 @@ struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *p
                                                           .inv_freq = freq->data,
                                                           .table = table->data,
                                                           .n = n,
-                                                          .dim = dim});
+                                                          .dim = dim,
+                                                          .factor = factor});
     return table;
 }
 
 struct rope_saved {
     const float *table;
-    int64_t n_heads, dim;
+    int64_t n_heads, dim, rotary_dim;
 };
 
 static struct s2s_k_rope rope_args(const struct rope_saved *saved, struct s2s_mat x,
@@ -133,7 +134,8 @@ static struct s2s_k_rope rope_args(const struct rope_saved *saved, struct s2s_ma
                                .table = saved->table,
                                .n = n,
                                .n_heads = saved->n_heads,
-                               .dim = saved->dim};
+                               .dim = saved->dim,
+                               .rotary_dim = saved->rotary_dim};
 }
 
 static void rope_backward(struct s2s_tape *tape, struct s2s_node *node)
@@ -144,7 +146,7 @@ static void rope_backward(struct s2s_tape *tape, struct s2s_node *node)
     if (!s2s_tape_grad_steal(x, node->out[0]))
         dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &accumulate));
     struct s2s_k_rope args = rope_args(node->saved, dy, dx, s2s_tensor_rows(node->out[0]));
-    args.inverse = true;
+    args.transposed = true;
     args.accumulate = accumulate;
     tensor_k(tape)->rope(tensor_queue(tape), &args);
 }
@@ -152,17 +154,22 @@ static void rope_backward(struct s2s_tape *tape, struct s2s_node *node)
 struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
                                struct s2s_tensor *table, int64_t n_heads)
 {
-    int64_t dim = s2s_tensor_cols(table), n = s2s_tensor_rows(table);
-    if (s2s_tensor_numel(x) != n * n_heads * dim || x->row_stride != s2s_tensor_cols(x))
+    int64_t rotary_dim = s2s_tensor_cols(table), n = s2s_tensor_rows(table),
+            cols = s2s_tensor_cols(x);
+    int64_t dim = n > 0 ? s2s_tensor_numel(x) / (n * n_heads) : rotary_dim;
+    /* heads may be rows of their own, if those follow each other */
+    if (s2s_tensor_numel(x) != n * n_heads * dim || dim < rotary_dim ||
+        (cols != n_heads * dim && x->row_stride != cols))
         S2S_BUG("%s: rope of a tensor that is not [%lld, %lld * %lld]", tape->layer, (long long)n,
                 (long long)n_heads, (long long)dim);
     bool record = s2s_tape_needs(tape, 1, &x);
     struct rope_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
-    *saved = (struct rope_saved){table->data, n_heads, dim};
+    *saved = (struct rope_saved){table->data, n_heads, dim, rotary_dim};
     struct s2s_tensor *y = tensor_take_over(tape, x);
     y->n_dims = 2;
     y->shape[0] = n;
-    y->shape[1] = y->row_stride = n_heads * dim;
+    y->shape[1] = n_heads * dim;
+    y->row_stride = cols == n_heads * dim ? x->row_stride : n_heads * dim;
     struct s2s_k_rope args = rope_args(saved, s2s_tensor_mat(y), s2s_tensor_mat(y), n);
     tensor_k(tape)->rope(tensor_queue(tape), &args);
     if (record)

@@ -30,8 +30,10 @@ static void *data_of(const struct s2s_tensor *tensor)
 static void conv2d_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
     struct s2s_k_conv2d_backward args = {.forward = *(struct s2s_k_conv2d *)node->saved,
-                                         .dy = s2s_tape_out_grad(node->out[0])->data};
-    args.dx = data_of(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
+                                         .dy = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]))};
+    args.dx = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
+    args.dx.stride *= args.forward.in_width; /* a tensor's rows are its pixels */
+    args.dy.stride *= (args.forward.in_width + 1) / 2;
     args.dw = added_grad(tape, node->in[1]);
     args.dbias = added_grad(tape, node->in[2]);
     args.workspace = s2s_tape_scratch(
@@ -53,8 +55,8 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
     struct s2s_tensor *y =
         s2s_tape_tensor(tape, S2S_F32, 3, (int64_t[]){n_out, (width + 1) / 2, channels});
     struct s2s_k_conv2d *args = s2s_tape_host_alloc(tape, sizeof *args);
-    *args = (struct s2s_k_conv2d){.x = x->data,
-                                  .y = y->data,
+    *args = (struct s2s_k_conv2d){.x = {x->data, width * x->shape[2], x->dtype},
+                                  .y = {y->data, (width + 1) / 2 * channels, y->dtype},
                                   .w = w->data,
                                   .bias = data_of(b),
                                   .cu_in = in->cu_seqlens->data,
@@ -335,11 +337,12 @@ struct s2s_tensor *s2s_op_glu_halves(struct s2s_tape *tape, struct s2s_tensor *x
 static void transpose_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
     struct s2s_tensor *x = node->in[0];
-    struct s2s_k_transpose args = {.x = s2s_tape_out_grad(node->out[0])->data,
+    struct s2s_k_transpose args = {.x = s2s_tensor_mat(s2s_tape_out_grad(node->out[0])),
                                    .rows = x->shape[0],
                                    .a = x->shape[2],
                                    .b = x->shape[1]};
-    args.y = data_of(s2s_tape_grad(tape, x, &args.accumulate));
+    args.y = s2s_tensor_mat(s2s_tape_grad(tape, x, &args.accumulate));
+    args.y.stride *= x->shape[1]; /* its rows are the a of [T, a, b] */
     tensor_k(tape)->transpose(tensor_queue(tape), &args);
 }
 
@@ -349,9 +352,11 @@ struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x)
         S2S_BUG("%s: transpose of a tensor that is not [T, a, b]", tape->layer);
     struct s2s_tensor *y = s2s_tape_matrix(tape, x->shape[0], x->shape[1] * x->shape[2]);
     tensor_k(tape)->transpose(
-        tensor_queue(tape),
-        &(struct s2s_k_transpose){
-            .x = x->data, .y = y->data, .rows = x->shape[0], .a = x->shape[1], .b = x->shape[2]});
+        tensor_queue(tape), &(struct s2s_k_transpose){.x = {x->data, s2s_tensor_cols(y), x->dtype},
+                                                      .y = s2s_tensor_mat(y),
+                                                      .rows = x->shape[0],
+                                                      .a = x->shape[1],
+                                                      .b = x->shape[2]});
     if (s2s_tape_needs(tape, 1, &x))
         s2s_tape_push(tape, "transpose", transpose_backward, 1, &x, 1, &y);
     return y;

@@ -53,10 +53,12 @@ struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *
                                       struct s2s_tensor *x, struct s2s_tensor *residual,
                                       struct s2s_tensor *gain, float eps, float gain_offset);
 
-/* Cosines and sines [T, dim] of positions (I32 [T]) times inv_freq (host, [dim / 2]). */
+/* Cosines and sines [T, dim] of positions (I32 [T]) times inv_freq (host, [dim / 2]), all times
+ * factor (1: none). */
 struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
-                                     const double *inv_freq, int64_t dim);
-/* Rotates every head of x [T, n_heads * dim]. Takes over the memory of x. */
+                                     const double *inv_freq, int64_t dim, double factor);
+/* Rotates every head of x [T, n_heads * dim], its first components where the table is narrower.
+ * Takes over the memory of x. */
 struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
                                struct s2s_tensor *table, int64_t n_heads);
 

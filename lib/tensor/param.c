@@ -338,8 +338,10 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
         struct s2s_param *p = params->list[i];
         if (!s2s_param_is_here(p) || (gradient && !p->trained))
             continue;
-        struct s2s_k_reduce args = {.x = gradient ? p->tensor->grad->data : p->tensor->data,
-                                    .n = p->numel,
+        const struct s2s_tensor *t = gradient ? p->tensor->grad : p->tensor;
+        struct s2s_k_reduce args = {.x = s2s_tensor_mat(t),
+                                    .rows = s2s_tensor_rows(t),
+                                    .cols = s2s_tensor_cols(t),
                                     .what = S2S_REDUCE_NONFINITE};
         args.out = s2s_arena_alloc(&dev->scratch, sizeof(double));
         args.workspace =

@@ -396,10 +396,12 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
     for (struct s2s_node *node = tape->first; node; node = node->next)
         for (int i = 0; i < node->n_out; i++) {
             struct s2s_tensor *t = node->out[i];
-            if (t->dtype != S2S_F32 || t->row_stride != s2s_tensor_cols(t))
+            if (t->dtype != S2S_F32)
                 continue;
-            struct s2s_k_reduce args = {
-                .x = t->data, .n = s2s_tensor_numel(t), .what = S2S_REDUCE_NONFINITE};
+            struct s2s_k_reduce args = {.x = s2s_tensor_mat(t),
+                                        .rows = s2s_tensor_rows(t),
+                                        .cols = s2s_tensor_cols(t),
+                                        .what = S2S_REDUCE_NONFINITE};
             args.out = s2s_tape_scratch(tape, sizeof(double));
             args.workspace =
                 s2s_tape_scratch(tape, k->reduce_workspace(&tape->device->queue, &args));

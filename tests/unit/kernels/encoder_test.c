@@ -58,12 +58,12 @@ static int64_t seq_of(const int32_t *bounds, int64_t row)
 static void run_conv2d(float *out, void *args, int64_t n)
 {
     struct s2s_k_conv2d a = *(struct s2s_k_conv2d *)args;
-    a.x = vec((float *)a.x);
+    a.x.data = vec(a.x.data);
     a.w = vec((float *)a.w);
     a.bias = vec((float *)a.bias);
     a.cu_in = in(cu, sizeof cu);
     a.cu_out = in(half, sizeof half);
-    a.y = vec(out);
+    a.y = mat(out, (a.in_width + 1) / 2 * a.channels);
     a.workspace = work(k->conv2d_workspace(&queue, &a));
     k->conv2d(&queue, &a);
     done();
@@ -72,9 +72,10 @@ static void run_conv2d(float *out, void *args, int64_t n)
 static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool relu)
 {
     int64_t in_channels = one_input ? 1 : channels, out_width = (width + 1) / 2, n_out = half[4];
-    float *x = random_values(N * width * in_channels, 1), *w = random_values(channels * 9, 2);
+    const int64_t stride = width * in_channels + 2;
+    float *x = values(N, stride - 2, stride, 1), *w = random_values(channels * 9, 2);
     float *bias = random_values(channels, 3);
-    struct s2s_k_conv2d args = {.x = x,
+    struct s2s_k_conv2d args = {.x = {x, stride, S2S_F32},
                                 .w = w,
                                 .bias = bias,
                                 .cu_in = cu,
@@ -98,7 +99,7 @@ static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool r
                         if (row < cu[s] || row >= cu[s + 1] || col < 0 || col >= width)
                             continue;
                         sum += (double)w[c * 9 + i * 3 + j] *
-                               x[(row * width + col) * in_channels + (one_input ? 0 : c)];
+                               x[row * stride + col * in_channels + (one_input ? 0 : c)];
                     }
                 near(relu && sum < 0 ? 0 : sum, y[(t * out_width + f) * channels + c], 10);
             }

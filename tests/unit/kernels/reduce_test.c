@@ -4,7 +4,12 @@
 static double reduce(float *x, int64_t n, enum s2s_reduce what, double start)
 {
     double out = start;
-    struct s2s_k_reduce args = {vec(x), on(&out, sizeof out), n, what, start != 0, NULL};
+    struct s2s_k_reduce args = {.x = mat(x, n),
+                                .out = on(&out, sizeof out),
+                                .rows = 1,
+                                .cols = n,
+                                .what = what,
+                                .accumulate = start != 0};
     args.workspace = work(k->reduce_workspace(&queue, &args));
     k->reduce(&queue, &args);
     done();
@@ -33,6 +38,25 @@ static void sums_of_vectors(void **state)
         }
         free(x);
     }
+}
+
+static void gaps_between_rows_are_not_summed(void **state)
+{
+    enum { ROWS = 3, COLS = 40000, STRIDE = COLS + 5 };
+    float *x = values(ROWS, COLS, STRIDE, 1);
+    double sum = 0, out = NAN;
+    for (int64_t i = 0; i < ROWS * COLS; i++)
+        sum += x[i / COLS * STRIDE + i % COLS];
+    struct s2s_k_reduce args = {.x = mat(x, STRIDE),
+                                .out = on(&out, sizeof out),
+                                .rows = ROWS,
+                                .cols = COLS,
+                                .what = S2S_REDUCE_SUM};
+    args.workspace = work(k->reduce_workspace(&queue, &args));
+    k->reduce(&queue, &args);
+    done();
+    assert_true(fabs(out - sum) < 1e-9);
+    free(x);
 }
 
 /* Integers: any order gives the same sum, so it must be exact. */
@@ -188,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_vectors),
+        cmocka_unit_test(gaps_between_rows_are_not_summed),
         cmocka_unit_test(sums_of_columns_are_exact_on_integers),
         cmocka_unit_test(adamw_agrees_with_the_formula),
         cmocka_unit_test(gradients_are_clipped_to_a_norm),

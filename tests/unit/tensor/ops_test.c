@@ -64,7 +64,15 @@ static struct s2s_tensor *loss_rope(struct s2s_tape *tape, struct s2s_tensor **i
 {
     static const double freq[] = {1.0, 0.25};
     struct s2s_tensor *p = s2s_tape_upload_i32(tape, positions, 11);
-    struct s2s_tensor *table = s2s_op_rope_table(tape, p, freq, 4);
+    struct s2s_tensor *table = s2s_op_rope_table(tape, p, freq, 4, 1);
+    return to_target(tape, s2s_op_rope(tape, s2s_op_scale(tape, 1, in[0]), table, 3));
+}
+
+static struct s2s_tensor *loss_rope_part(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    static const double freq[] = {1.0};
+    struct s2s_tensor *p = s2s_tape_upload_i32(tape, positions, 11);
+    struct s2s_tensor *table = s2s_op_rope_table(tape, p, freq, 2, 1.3);
     return to_target(tape, s2s_op_rope(tape, s2s_op_scale(tape, 1, in[0]), table, 3));
 }
 
@@ -147,6 +155,7 @@ static struct check checks[] = {
     {"rmsnorm", 2, {{2, {70, 9}}, {1, {9}}}, loss_rmsnorm},
     {"add_rmsnorm", 3, {{2, {5, 9}}, {2, {5, 9}}, {1, {9}}}, loss_add_rmsnorm},
     {"rope", 1, {{2, {11, 12}}}, loss_rope},
+    {"rope_part", 1, {{2, {11, 12}}}, loss_rope_part},
     {"attention", 3, {{2, {11, 12}}, {2, {11, 6}}, {2, {11, 6}}}, loss_attention},
     {"attention_full", 3, {{2, {11, 12}}, {2, {11, 6}}, {2, {11, 6}}}, loss_attention_full},
     {"silu", 2, {{2, {5, 9}}, {2, {5, 9}}}, loss_silu},

@@ -86,68 +86,135 @@ size_t cpu_batchnorm_backward_workspace(const struct s2s_queue *queue,
                                         const struct s2s_k_batchnorm_backward *args)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
-    return (size_t)(cpu_ceil_div(f->rows, CPU_ROW_BLOCK) * 2 + 2) * (size_t)f->cols * sizeof(float);
+    /* two partial sums a block, their totals, and rstd */
+    return (size_t)(cpu_ceil_div(f->rows, CPU_ROW_BLOCK) * 2 + 3) * (size_t)f->cols * sizeof(float);
 }
 
-static inline float slope(bool silu, float z)
+/* silu is a constant in each call below, so that each becomes a loop of its own; vectors stand in
+ * locals, which no store can change, so that the loops become vector code */
+static inline __attribute__((always_inline)) float slope(bool silu, float z)
 {
+    if (!silu)
+        return 1.0f;
     float s = cpu_sigmoid(z);
-    return silu ? s * (1.0f + z * (1.0f - s)) : 1.0f;
+    return s * (1.0f + z * (1.0f - s));
+}
+
+/* What a row's loop reads of the columns. */
+struct columns {
+    const float *mean, *rstd, *gain, *bias;
+    int64_t n;
+};
+
+/* plain += dz, scaled += dz xhat */
+static inline __attribute__((always_inline)) void sum_row(bool silu, const struct columns *col,
+                                                          const float *x, const float *dy,
+                                                          float *plain, float *scaled)
+{
+    const float *mean = col->mean, *rstd = col->rstd, *gain = col->gain, *bias = col->bias;
+    const int64_t n = col->n;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float xhat = (x[i] - mean[i]) * rstd[i];
+        float dz = dy[i] * slope(silu, gain[i] * xhat + bias[i]);
+        plain[i] += dz;
+        scaled[i] += dz * xhat;
+    }
 }
 
 /* total [2][cols] = sums of dz and dz xhat */
-static float *sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args)
+static void sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args,
+                          const struct columns *col, float *total)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
     const int64_t cols = f->cols, n_blocks = cpu_ceil_div(f->rows, CPU_ROW_BLOCK);
-    const bool silu = f->silu;
-    float *partial = args->workspace, *total = partial + n_blocks * 2 * cols;
+    float *partial = args->workspace;
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
-        float *restrict plain = partial + b * 2 * cols, *restrict scaled = plain + cols;
+        float *plain = partial + b * 2 * cols, *scaled = plain + cols;
         memset(plain, 0, (size_t)(2 * cols) * sizeof *plain);
         for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < f->rows; r++) {
             const float *x = cpu_row(&f->x, r), *dy = cpu_row(&args->dy, r);
-#pragma omp simd
-            for (int64_t i = 0; i < cols; i++) {
-                float xhat = (x[i] - f->mean[i]) * rstd_of(f->var[i], f->eps);
-                float dz = dy[i] * slope(silu, f->gain[i] * xhat + f->bias[i]);
-                plain[i] += dz;
-                scaled[i] += dz * xhat;
-            }
+            if (f->silu)
+                sum_row(true, col, x, dy, plain, scaled);
+            else
+                sum_row(false, col, x, dy, plain, scaled);
         }
     }
     cpu_add_partials(total, partial, n_blocks, 2 * cols, false);
-    return total;
+}
+
+/*
+ * dx (+)= gain rstd (dz - share (sum of dz + xhat sum of dz xhat)) of columns [begin, begin + n);
+ * dx may be dy. Through two small arrays, so that the compiler rounds dz and the product each by
+ * itself, however it makes the loops: then the bytes do not depend on them.
+ */
+enum { CHUNK = 256 };
+
+static inline __attribute__((always_inline)) void input_chunk(
+    bool silu, bool accumulate, const struct columns *col, int64_t begin, int64_t n, const float *x,
+    const float *dy, float *dx, const float *total, float share)
+{
+    const float *mean = col->mean + begin, *rstd = col->rstd + begin, *gain = col->gain + begin;
+    const float *bias = col->bias + begin, *plain = total + begin, *scaled = plain + col->n;
+    float dz[CHUNK], d[CHUNK];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dz[i] = dy[i] * slope(silu, gain[i] * ((x[i] - mean[i]) * rstd[i]) + bias[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float xhat = (x[i] - mean[i]) * rstd[i];
+        d[i] = gain[i] * rstd[i] * (dz[i] - share * (plain[i] + xhat * scaled[i]));
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = accumulate ? dx[i] + d[i] : d[i];
+}
+
+static inline __attribute__((always_inline)) void input_row(bool silu, bool accumulate,
+                                                            const struct columns *col,
+                                                            const float *x, const float *dy,
+                                                            float *dx, const float *total,
+                                                            float share)
+{
+    for (int64_t begin = 0; begin < col->n; begin += CHUNK) {
+        const int64_t left = col->n - begin;
+        input_chunk(silu, accumulate, col, begin, left < CHUNK ? left : CHUNK, x + begin,
+                    dy + begin, dx + begin, total, share);
+    }
 }
 
 static void backward_input(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args,
-                           const float *total)
+                           const struct columns *col, const float *total)
 {
     const struct s2s_k_batchnorm *f = &args->forward;
-    const int64_t cols = f->cols;
-    const bool silu = f->silu, accumulate = args->accumulate_dx;
     const float share = args->from_batch && f->rows ? 1.0f / (float)f->rows : 0.0f;
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (f->rows * cols > CPU_PARALLEL_MIN)
+    schedule(static) if (f->rows * f->cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < f->rows; r++) {
         const float *x = cpu_row(&f->x, r), *dy = cpu_row(&args->dy, r);
         float *dx = cpu_row(&args->dx, r);
-#pragma omp simd
-        for (int64_t i = 0; i < cols; i++) {
-            float rstd = rstd_of(f->var[i], f->eps), xhat = (x[i] - f->mean[i]) * rstd;
-            float dz = dy[i] * slope(silu, f->gain[i] * xhat + f->bias[i]);
-            float d = f->gain[i] * rstd * (dz - share * (total[i] + xhat * total[cols + i]));
-            dx[i] = accumulate ? dx[i] + d : d;
-        }
+        if (f->silu && args->accumulate_dx)
+            input_row(true, true, col, x, dy, dx, total, share);
+        else if (f->silu)
+            input_row(true, false, col, x, dy, dx, total, share);
+        else if (args->accumulate_dx)
+            input_row(false, true, col, x, dy, dx, total, share);
+        else
+            input_row(false, false, col, x, dy, dx, total, share);
     }
 }
 
 void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args)
 {
-    const int64_t cols = args->forward.cols;
-    const float *total = sum_gradients(queue, args);
+    const struct s2s_k_batchnorm *f = &args->forward;
+    const int64_t cols = f->cols, n_blocks = cpu_ceil_div(f->rows, CPU_ROW_BLOCK);
+    float *total = (float *)args->workspace + n_blocks * 2 * cols, *rstd = total + 2 * cols;
+    for (int64_t i = 0; i < cols; i++)
+        rstd[i] = rstd_of(f->var[i], f->eps);
+    const struct columns col = {f->mean, rstd, f->gain, f->bias, cols};
+    sum_gradients(queue, args, &col, total);
     for (int64_t i = 0; i < cols; i++) {
         if (args->dbias)
             args->dbias[i] += total[i];
@@ -155,5 +222,5 @@ void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnor
             args->dgain[i] += total[cols + i];
     }
     if (args->dx.data)
-        backward_input(queue, args, total);
+        backward_input(queue, args, &col, total);
 }

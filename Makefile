@@ -38,7 +38,7 @@ LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
 GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
-LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/cpu/*.c))
+LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/*/*.c))
 LIB := $(BUILD)/libs2s.a
 PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
 PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))

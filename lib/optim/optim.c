@@ -153,6 +153,7 @@ void s2s_optim_sumsq(struct s2s_optim *o, double *out)
 {
     struct s2s_device *device = o->params->device;
     const struct s2s_kernels *k = device->kernels;
+    device->queue.layer = "optimizer";
     for (int c = 0; c < S2S_CLASSES; c++) {
         int64_t begin, end;
         s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
@@ -191,6 +192,7 @@ double s2s_optim_clip_factor(const struct s2s_optim *o, double norm)
 void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double grad_scale)
 {
     struct s2s_device *device = o->params->device;
+    device->queue.layer = "optimizer";
     o->t++;
     device->kernels->adamw(&device->queue,
                            &(struct s2s_k_adamw){.p = o->params->master + o->begin,

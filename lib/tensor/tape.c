@@ -75,6 +75,7 @@ void tensor_tape_forget(struct s2s_tape *tape)
 {
     tape->first = tape->last = NULL;
     tape->layer = "";
+    tape->device->queue.layer = NULL; /* maybe a name of this tape */
     s2s_arena_reset(&tape->arena);
     s2s_arena_reset(&tape->host);
 }

@@ -6,6 +6,7 @@
 #define GUARD_TABLE_H
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 

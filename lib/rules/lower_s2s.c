@@ -64,6 +64,7 @@ static const struct rules_map map[] = {
 static const char *const keys[] = {
     "run",
     "seed",
+    "device",
     "model.path",
     "model.encoder.path",
     "model.encoder.config.*",

@@ -8,12 +8,12 @@
 #include "lib/base/mem.h"
 #include "lib/tensor/tensor.h"
 
-/* A backend is one line here. */
-static const struct {
-    const char *name;
-    const struct s2s_kernels *kernels;
-} backends[] = {{"cpu", &s2s_kernels_cpu}};
+/* A backend is a name and a table here, in the same order. */
+const char *const s2s_device_names[] = {"cpu", NULL};
+static const struct s2s_kernels *const backends[] = {&s2s_kernels_cpu};
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
+_Static_assert(N_BACKENDS + 1 == sizeof s2s_device_names / sizeof *s2s_device_names,
+               "a name a backend");
 
 int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
                    struct s2s_error *err)
@@ -34,17 +34,23 @@ int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
     return 0;
 }
 
+const struct s2s_kernels *s2s_device_kernels(const char *name)
+{
+    for (size_t i = 0; i < N_BACKENDS; i++)
+        if (!name || strcmp(s2s_device_names[i], name) == 0)
+            return backends[i];
+    return NULL;
+}
+
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
 {
+    const struct s2s_kernels *kernels = s2s_device_kernels(name);
+    if (kernels)
+        return s2s_device_new(device, kernels, err);
     struct s2s_buf known = S2S_BUF_INIT;
     *device = NULL;
-    for (size_t i = 0; i < N_BACKENDS; i++) {
-        if (strcmp(backends[i].name, name) == 0) {
-            s2s_buf_release(&known);
-            return s2s_device_new(device, backends[i].kernels, err);
-        }
-        s2s_buf_printf(&known, "%s%s", i ? ", " : "", backends[i].name);
-    }
+    for (size_t i = 0; i < N_BACKENDS; i++)
+        s2s_buf_printf(&known, "%s%s", i ? ", " : "", s2s_device_names[i]);
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name);
     s2s_error_hint(err, rc, "it has: %s", known.data);
     s2s_buf_release(&known);

@@ -22,7 +22,13 @@ struct s2s_device {
     void *fail_ctx;
 };
 
-/* name is "cpu". UNSUPPORTED names the devices that this build has. Gives: s2s_device_close. */
+/* The devices of this build, the default first; NULL ends the list. */
+extern const char *const s2s_device_names[];
+/* The table of a device, or of the default one (NULL); NULL: it is not in this build. */
+const struct s2s_kernels *s2s_device_kernels(const char *name);
+
+/* name: one of s2s_device_names, or NULL for the default. UNSUPPORTED names those that this build
+ * has. Gives: s2s_device_close. */
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err);
 /* The same over any table (kept): one that counts, or that looks at what another one does. */
 int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels,

@@ -7,6 +7,7 @@
 #include "lib/base/base.h"
 #include "lib/conf/conf.h"
 #include "lib/rules/rules.h"
+#include "lib/tensor/device.h"
 
 static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, const char *name,
                      struct s2s_error *err)
@@ -186,30 +187,43 @@ static int read_optimizer(struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
-int s2s_recipe_read(struct s2s_recipe *r, const char *path, char *const *overrides, size_t n,
+static int read_run(struct s2s_recipe *r, struct s2s_error *err)
+{
+    int device, rc = s2s_conf_get_str_or(&r->run, r->conf, "run", NULL, err);
+    if (rc == 0 && r->run && !*r->run)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "run"),
+                              "expected a folder, found ''");
+    if (rc < 0 ||
+        (rc = s2s_conf_get_choice_or(&device, r->conf, "device", s2s_device_names, 0, err)) < 0)
+        return rc;
+    r->device = s2s_device_names[device];
+    return s2s_conf_get_i64_or(&r->seed, r->conf, "seed", 0, INT64_MAX, 0, err);
+}
+
+int s2s_recipe_take(struct s2s_recipe *r, struct s2s_conf *conf, char *const *overrides, size_t n,
                     struct s2s_error *err)
 {
-    *r = (struct s2s_recipe)S2S_RECIPE_INIT;
-    int rc = s2s_conf_read(&r->conf, path, S2S_CONF_YAML, err);
-    if (rc < 0)
-        return rc;
+    int rc = 0;
+    *r = (struct s2s_recipe){.conf = conf};
     if (r->conf->kind != S2S_CONF_MAP)
         rc = s2s_conf_error(err, S2S_E_FORMAT, r->conf, "a recipe is a map, found %s",
                             s2s_conf_kind_name(r->conf->kind));
     for (size_t i = 0; rc >= 0 && i < n; i++)
         rc = s2s_conf_override(r->conf, overrides[i], err);
-    if (rc >= 0)
-        rc = s2s_conf_get_str_or(&r->run, r->conf, "run", NULL, err);
-    if (rc >= 0 && r->run && !*r->run)
-        rc = s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "run"),
-                            "expected a folder, found ''");
-    if (rc >= 0)
-        rc = s2s_conf_get_i64_or(&r->seed, r->conf, "seed", 0, INT64_MAX, 0, err);
-    if (rc < 0 || (rc = read_model(r, err)) < 0 || (rc = read_data(r, err)) < 0 ||
-        (rc = read_mesh(r, err)) < 0 || (rc = read_loop(r, err)) < 0 ||
-        (rc = read_optimizer(r, err)) < 0)
+    if (rc < 0 || (rc = read_run(r, err)) < 0 || (rc = read_model(r, err)) < 0 ||
+        (rc = read_data(r, err)) < 0 || (rc = read_mesh(r, err)) < 0 ||
+        (rc = read_loop(r, err)) < 0 || (rc = read_optimizer(r, err)) < 0)
         s2s_recipe_release(r);
     return rc < 0 ? rc : 0;
+}
+
+int s2s_recipe_read(struct s2s_recipe *r, const char *path, char *const *overrides, size_t n,
+                    struct s2s_error *err)
+{
+    struct s2s_conf *conf;
+    *r = (struct s2s_recipe)S2S_RECIPE_INIT;
+    int rc = s2s_conf_read(&conf, path, S2S_CONF_YAML, err);
+    return rc < 0 ? rc : s2s_recipe_take(r, conf, overrides, n, err);
 }
 
 static void say_warnings(const struct s2s_report *report)

@@ -29,6 +29,7 @@ struct s2s_recipe {
     struct s2s_conf *conf; /* the whole tree, owned */
     const char *run;
     int64_t seed;
+    const char *device; /* one of s2s_device_names */
 
     const char *model_path; /* a whole model; else the parts */
     struct s2s_recipe_part encoder, projection, llm;
@@ -70,6 +71,9 @@ struct s2s_recipe {
  */
 int s2s_recipe_read(struct s2s_recipe *recipe, const char *path, char *const *overrides, size_t n,
                     struct s2s_error *err);
+/* The same of a tree that is there; takes conf, also on failure. */
+int s2s_recipe_take(struct s2s_recipe *recipe, struct s2s_conf *conf, char *const *overrides,
+                    size_t n, struct s2s_error *err);
 /*
  * As s2s-check would judge it on world_size ranks; where nothing is trained its batches need not
  * fit them. Warnings are logged. ARG and RANGE for a mesh that does not fit; sets mesh[dp].

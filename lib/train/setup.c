@@ -87,10 +87,10 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
 }
 
 int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, enum s2s_head head,
-                    struct s2s_error *err)
+                    struct s2s_device *device, struct s2s_error *err)
 {
-    *b = (struct s2s_bundle){.model = NULL};
-    int rc = s2s_device_open(&b->device, "cpu", err);
+    *b = (struct s2s_bundle){.device = device};
+    int rc = device ? 0 : s2s_device_open(&b->device, r->device, err);
     if (rc == 0)
         rc = open_model(b, r, head, err);
     if (rc == 0)
@@ -188,7 +188,7 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
                         struct s2s_error *err)
 {
     *b = (struct s2s_bundle){.model = NULL};
-    int rc = s2s_device_open(&b->device, "cpu", err);
+    int rc = s2s_device_open(&b->device, NULL, err);
     if (rc == 0 && ckpt) {
         rc = open_checkpoint(b, ckpt, err);
     } else if (rc == 0) {

@@ -95,20 +95,19 @@ static enum s2s_head head_to_go_on_with(const struct s2s_trainer *t)
     return (enum s2s_head)head;
 }
 
-int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
-                     struct s2s_mesh *mesh, struct s2s_error *err)
+int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recipe,
+                        struct s2s_mesh *mesh, struct s2s_device *device, struct s2s_error *err)
 {
     struct s2s_trainer *t = s2s_xcalloc(1, sizeof *t);
     t->recipe = recipe;
     t->mesh = mesh;
-    t->ckpt_root = s2s_xasprintf("%s/checkpoints", recipe->run);
+    t->ckpt_root = s2s_xasprintf("%s/checkpoints", recipe->run ? recipe->run : ".");
     s2s_mesh_note(mesh, -1, "set-up");
-    const enum s2s_head head = head_to_go_on_with(t);
+    t->bundle.device = device;
+    const enum s2s_head head = recipe->run ? head_to_go_on_with(t) : S2S_HEAD_BY_FILES;
     int rc = open_grid(t, err);
     if (rc == 0)
-        rc = check_inputs(recipe, err);
-    if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, head, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, head, device, err);
     if (rc == 0)
         rc = check_model(t, err);
     if (rc == 0)
@@ -123,6 +122,20 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);
     *out = t;
     return 0;
+}
+
+int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
+                     struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    struct s2s_device *device = NULL;
+    int rc = check_inputs(recipe, err);
+    if (rc == 0)
+        rc = s2s_device_open(&device, recipe->device, err);
+    if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
+        s2s_device_close(device);
+        return rc;
+    }
+    return s2s_trainer_open_on(out, recipe, mesh, device, err);
 }
 
 void s2s_trainer_free(struct s2s_trainer *t)
@@ -211,7 +224,7 @@ static bool is_asked_to_stop(void *trainer)
     return ask_all(trainer) == STOP_ASKED;
 }
 
-static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
+int s2s_trainer_open_feed(struct s2s_trainer *t, struct s2s_error *err)
 {
     const struct s2s_recipe *r = t->recipe;
     struct s2s_feed_options options = {.paths = r->train,
@@ -318,6 +331,8 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
         *ended = true;
         return 0;
     }
+    if (rc == 0 && t->watch)
+        t->watch(t->watch_ctx, t, t->state.step + 1, true);
     if (rc == 0) {
         const double count = schedule_count(t);
         const struct s2s_step_options options = {.number = t->state.step + 1,
@@ -328,6 +343,8 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
     }
     if (rc < 0)
         return s2s_error_add(err, rc, "step %lld", (long long)t->state.step + 1);
+    if (t->watch)
+        t->watch(t->watch_ctx, t, t->state.step + 1, false);
     const double step_s = s2s_now_s() - start_s;
     t->state.step++;
     t->state.packs += data->n_global;
@@ -402,7 +419,7 @@ int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
     const bool first = s2s_mesh_rank(t->mesh) == 0;
     const double start_s = s2s_now_s();
     const struct s2s_run_state before = t->state;
-    int rc = open_feed(t, err);
+    int rc = s2s_trainer_open_feed(t, err);
     if (rc < 0)
         return rc;
     if (first)

@@ -61,11 +61,20 @@ struct s2s_trainer {
     struct s2s_run_state state;
     bool saved; /* the state is that of the newest checkpoint */
     char *ckpt_root;
+    /* NULL, or called before each step (begins) and after it: who measures the run */
+    void (*watch)(void *ctx, const struct s2s_trainer *trainer, int64_t step, bool begins);
+    void *watch_ctx;
 };
 
 /* Rank 0 has locked the run directory (lib/train/lock.h). */
 int s2s_trainer_open(struct s2s_trainer **trainer, const struct s2s_recipe *recipe,
                      struct s2s_mesh *mesh, struct s2s_error *err);
+/* The same on a device of the caller's choice (taken, also on failure); what only an evaluation
+ * reads is not looked at. */
+int s2s_trainer_open_on(struct s2s_trainer **trainer, const struct s2s_recipe *recipe,
+                        struct s2s_mesh *mesh, struct s2s_device *device, struct s2s_error *err);
+/* The recipe's streams, from the first pack that was not used. */
+int s2s_trainer_open_feed(struct s2s_trainer *trainer, struct s2s_error *err);
 /* The newest checkpoint of the run; without one the model's own weights and initial values. */
 int s2s_trainer_resume(struct s2s_trainer *trainer, struct s2s_error *err);
 /*
@@ -81,9 +90,9 @@ void s2s_trainer_catch_signals(void);
 /* ---- models (setup.c) ---- */
 
 /* The recipe's model, allocated; its values are not set. head: of the checkpoint that they will
- * come from (s2s_restore_head), or BY_FILES. */
+ * come from (s2s_restore_head), or BY_FILES. device: taken, also on failure; NULL: the recipe's. */
 int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe, enum s2s_head head,
-                    struct s2s_error *err);
+                    struct s2s_device *device, struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
 /* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */

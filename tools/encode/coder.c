@@ -53,7 +53,7 @@ static int add_projection(struct encode_coder *c, const struct s2s_safetensors *
 
 static int open_encoder(struct encode_coder *c, const char *dir, struct s2s_error *err)
 {
-    int rc = s2s_device_open(&c->device, "cpu", err);
+    int rc = s2s_device_open(&c->device, NULL, err);
     if (rc < 0)
         return rc;
     c->params = s2s_params_new(c->device);
@@ -114,7 +114,7 @@ int encode_coder_open(struct encode_coder **coder, const char *encoder, const ch
     c->workers = s2s_xcalloc((size_t)n_workers, sizeof *c->workers);
     for (c->n_workers = 0; c->n_workers < n_workers; c->n_workers++) {
         struct worker *w = &c->workers[c->n_workers];
-        if ((rc = s2s_device_open(&w->device, "cpu", err)) < 0)
+        if ((rc = s2s_device_open(&w->device, NULL, err)) < 0)
             return rc;
         w->device->queue.lanes = 1; /* clips are what runs at the same time */
         w->tape = s2s_tape_new(w->device, false);

@@ -207,7 +207,7 @@ static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, str
     if (rc == 0 && recipe->tokenizer && !args->no_text)
         rc = s2s_tokenizer_open(&tok, recipe->tokenizer, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&bundle, recipe, s2s_restore_head(args->checkpoint), err);
+        rc = s2s_bundle_open(&bundle, recipe, s2s_restore_head(args->checkpoint), NULL, err);
     if (rc == 0)
         rc = s2s_restore(args->checkpoint, bundle.model->params, NULL, NULL, err);
     rc = s2s_mesh_all_ok(train_mesh, rc, err);

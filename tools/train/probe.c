@@ -351,7 +351,7 @@ static int run(struct probe *p, const struct probe_options *opt, struct s2s_erro
     struct optimizer optimizer = {0};
     int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
                                      2, err);
-    if (rc < 0 || (rc = s2s_device_open(&p->device, "cpu", err)) < 0 ||
+    if (rc < 0 || (rc = s2s_device_open(&p->device, NULL, err)) < 0 ||
         (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
         (rc = choose_family(p, err)) < 0 || (rc = s2s_params_finish(p->model->params, err)) < 0)
         return rc;

@@ -34,6 +34,7 @@ int train_train(int argc, char **argv, struct s2s_error *err);
 int train_eval(int argc, char **argv, struct s2s_error *err);
 int train_generate(int argc, char **argv, struct s2s_error *err);
 int train_lr(int argc, char **argv, struct s2s_error *err);
+int train_plan(int argc, char **argv, struct s2s_error *err);
 int train_plot(int argc, char **argv, struct s2s_error *err);
 
 #endif

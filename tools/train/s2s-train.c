@@ -10,6 +10,7 @@ static const struct s2s_command commands[] = {
     {"eval", train_eval, "Loss, token accuracy and word error rate of data sets"},
     {"generate", train_generate, "Text for a sound and a prompt"},
     {"lr", train_lr, "The learning rate of each step"},
+    {"plan", train_plan, "What a step needs and who runs with whom, without running it"},
     {"plot", train_plot, "The loss of a run as a picture"},
     {"probe", train_probe, "Numbers of a model for comparison with another framework"},
     {0},

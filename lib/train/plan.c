@@ -1,0 +1,318 @@
+/* The third step of a run, on a table and a mesh that count. */
+#include "lib/train/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/count/count.h"
+#include "lib/base/base.h"
+#include "lib/train/trainer.h"
+
+enum { PLAN_STEPS = 3 };
+
+/* ---- memory ---- */
+
+int64_t s2s_train_memory_sum(const struct s2s_train_memory *m)
+{
+    return m->parameters + m->gradients + m->optimizer + m->activations + m->recompute +
+           m->activation_gradients + m->scratch + m->results;
+}
+
+void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t)
+{
+    const struct s2s_params *params = t->bundle.model->params;
+    const struct s2s_device *device = t->bundle.device;
+    const int64_t f32 = (int64_t)sizeof(float);
+    *m = (struct s2s_train_memory){
+        .parameters = f32 * (params->n_trained + params->n_fixed),
+        .gradients = f32 * params->n_trained,
+        .optimizer = 2 * f32 * (t->optim->end - t->optim->begin) +
+                     (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
+                     t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,
+        .activations = (int64_t)s2s_tape_peak_bytes(t->side.tape),
+        .activation_gradients = (int64_t)device->pool.peak_bytes,
+        .scratch = (int64_t)device->scratch.peak_bytes,
+        .results = (int64_t)t->side.results.peak_bytes +
+                   (t->side.running ? (int64_t)t->side.running->arena.peak_bytes : 0),
+    };
+    for (int i = 0; i < device->n_children; i++)
+        m->recompute += (int64_t)s2s_tape_peak_bytes(device->children[i]);
+}
+
+/* ---- a made-up pack ---- */
+
+/* Sound of an utterance: 20 s, as mel frames of 10 ms. */
+enum { CLIP_FRAMES = 2000 };
+
+/* How a pack of `slots` is filled: sequences of `len`, whose first `rows` are sound. */
+struct filling {
+    int64_t slots, n_seqs, len, rows, frames;
+};
+
+static void *keep(struct s2s_pack *pack, size_t n, size_t size)
+{
+    s2s_grow(&pack->blocks, pack->n_blocks, &pack->cap_blocks, sizeof *pack->blocks);
+    return pack->blocks[pack->n_blocks++] = s2s_xcalloc(n + 1, size);
+}
+
+/* One sequence of text; where the model has an encoder, utterances of half sound and half text, the
+ * sound as long as fits. */
+static struct filling fill(const struct s2s_model *model, int64_t slots)
+{
+    struct filling f = {.slots = slots, .n_seqs = 1, .len = slots};
+    if (model->n_mels == 0)
+        return f;
+    for (f.frames = CLIP_FRAMES; f.frames > 1; f.frames /= 2)
+        if ((f.rows = s2s_model_frames(model, f.frames)) <= slots / 2)
+            break;
+    f.len = f.rows > 0 && 2 * f.rows <= slots ? 2 * f.rows : slots;
+    f.n_seqs = slots / f.len;
+    return f;
+}
+
+static void add_clips(struct s2s_pack *pack, const struct s2s_model *model, const struct filling *f)
+{
+    int32_t *rows = keep(pack, (size_t)f->n_seqs, sizeof *rows);
+    int32_t *slots = keep(pack, (size_t)f->n_seqs, sizeof *slots);
+    int32_t *slot_of_row = keep(pack, (size_t)(f->n_seqs * f->rows), sizeof *slot_of_row);
+    int64_t *cu = keep(pack, (size_t)f->n_seqs + 1, sizeof *cu);
+    for (int64_t i = 0; i < f->n_seqs; i++) {
+        rows[i] = (int32_t)f->rows;
+        slots[i] = (int32_t)(i * f->len);
+        cu[i + 1] = cu[i] + f->frames;
+    }
+    s2s_media_slots(slot_of_row, slots, rows, f->n_seqs);
+    pack->clip_slot = slots;
+    pack->batch.n_media = 1;
+    pack->batch.media[0] = (struct s2s_media){
+        .n = f->n_seqs,
+        .rows = rows,
+        .slot_of_row = slot_of_row,
+        .data = keep(pack, (size_t)(cu[f->n_seqs] * model->n_mels), sizeof(float)),
+        .cu = cu,
+        .width = model->n_mels};
+}
+
+/* The last sequence takes what is left over; each slot but those of sound and the last one of a
+ * sequence has a label. */
+static struct s2s_pack *made_up_pack(const struct s2s_model *model, const struct filling *f)
+{
+    struct s2s_pack *pack = s2s_xcalloc(1, sizeof *pack);
+    int32_t *ids = keep(pack, (size_t)f->slots, sizeof *ids);
+    int32_t *labels = keep(pack, (size_t)f->slots, sizeof *labels);
+    int32_t *positions = keep(pack, (size_t)f->slots, sizeof *positions);
+    int32_t *cu = keep(pack, (size_t)f->n_seqs + 1, sizeof *cu);
+    for (int64_t s = 0; s < f->n_seqs; s++) {
+        cu[s + 1] = (int32_t)(s + 1 < f->n_seqs ? (s + 1) * f->len : f->slots);
+        for (int32_t i = cu[s]; i < cu[s + 1]; i++) {
+            positions[i] = i - cu[s];
+            labels[i] = positions[i] < f->rows || i + 1 == cu[s + 1] ? -100 : 0;
+            pack->n_labels += labels[i] >= 0;
+        }
+    }
+    pack->batch = (struct s2s_batch){.n_tokens = f->slots,
+                                     .n_seqs = f->n_seqs,
+                                     .input_ids = ids,
+                                     .labels = labels,
+                                     .position_ids = positions,
+                                     .cu_seqlens = cu,
+                                     .max_seqlen = cu[f->n_seqs] - cu[f->n_seqs - 1]};
+    pack->n_real = f->slots;
+    pack->place = s2s_xstrdup("a made-up pack");
+    if (f->rows > 0)
+        add_clips(pack, model, f);
+    return pack;
+}
+
+static struct s2s_pack *made_up_microbatch(const struct s2s_model *model, const struct filling *f,
+                                           int64_t n_packs)
+{
+    struct s2s_pack *pack = made_up_pack(model, f);
+    if (n_packs == 1)
+        return pack;
+    struct s2s_pack **packs = s2s_xcalloc((size_t)n_packs, sizeof(struct s2s_pack *));
+    for (int64_t i = 0; i < n_packs; i++)
+        packs[i] = pack;
+    struct s2s_pack *joined = s2s_pack_join(packs, (size_t)n_packs);
+    free(packs);
+    s2s_pack_free(pack);
+    return joined;
+}
+
+/* ---- the steps ---- */
+
+/* What is run: a trainer whose values are nowhere. */
+struct planner {
+    struct s2s_plan *plan;
+    const struct s2s_plan_options *options;
+    struct s2s_mesh *mesh;
+    struct s2s_trainer *t;
+    struct s2s_count *count;
+    struct s2s_pack *made_up;   /* a microbatch; NULL: the streams' */
+    struct s2s_pack **the_same; /* [of a step] */
+    struct s2s_feed_step step;
+};
+
+/* Values are there as far as anybody can see. */
+static void believe_values(struct s2s_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        params->list[i]->set = true;
+}
+
+static bool streams_are_there(const struct s2s_recipe *r)
+{
+    for (size_t i = 0; i < r->n_train; i++)
+        if (strcmp(r->train[i], "-") == 0 || access(r->train[i], R_OK) != 0)
+            return false;
+    return r->n_train > 0;
+}
+
+static int64_t n_microbatches(const struct planner *p, const struct s2s_recipe *r)
+{
+    if (p->options->microbatches > 0)
+        return p->options->microbatches;
+    const int64_t dp = s2s_comm_size(p->t->dp), all = r->packs_per_microbatch * dp;
+    return (r->packs_per_step + all - 1) / all;
+}
+
+static void make_up(struct planner *p, const struct s2s_recipe *r)
+{
+    const int64_t tokens = p->options->tokens > 0 ? p->options->tokens : S2S_PLAN_TOKENS;
+    const struct filling f = fill(p->t->bundle.model, tokens);
+    const int64_t n = n_microbatches(p, r);
+    p->made_up = made_up_microbatch(p->t->bundle.model, &f, r->packs_per_microbatch);
+    p->the_same = s2s_xcalloc((size_t)n, sizeof(struct s2s_pack *));
+    for (int64_t i = 0; i < n; i++)
+        p->the_same[i] = p->made_up;
+    p->step =
+        (struct s2s_feed_step){.microbatches = p->the_same,
+                               .n_microbatches = n,
+                               .n_global = n * r->packs_per_microbatch * s2s_comm_size(p->t->dp)};
+    struct s2s_buf text = S2S_BUF_INIT;
+    if (r->packs_per_microbatch > 1)
+        s2s_buf_printf(&text, "%lld made-up packs, each of ", (long long)r->packs_per_microbatch);
+    else
+        s2s_buf_puts(&text, "a made-up pack of ");
+    if (f.rows > 0)
+        s2s_buf_printf(&text,
+                       "%lld slots: %lld utterance%s of %lld rows of sound (%lld mel frames), then "
+                       "text",
+                       (long long)f.slots, (long long)f.n_seqs, s2s_plural(f.n_seqs),
+                       (long long)f.rows, (long long)f.frames);
+    else
+        s2s_buf_printf(&text, "%lld slots: one sequence", (long long)f.slots);
+    p->plan->batch = text.data;
+}
+
+static int open_streams(struct planner *p, const struct s2s_recipe *r, struct s2s_error *err)
+{
+    int rc = s2s_trainer_open_feed(p->t, err);
+    p->plan->batch = s2s_xasprintf("the packs of step %d of data.train", PLAN_STEPS);
+    return rc;
+}
+
+static void copy_sent(struct planner *p, bool begins)
+{
+    struct s2s_plan *plan = p->plan;
+    struct s2s_mesh_sent now;
+    for (size_t i = 0; s2s_mesh_sent_bytes(&now, p->mesh, i); i++) {
+        if (begins) {
+            plan->sent = s2s_xrealloc(plan->sent, plan->n_sent + 1, sizeof *plan->sent);
+            plan->sent[plan->n_sent++] =
+                (struct s2s_plan_sent){s2s_xstrdup(now.name), now.n_ranks, -now.sent_bytes};
+        } else {
+            plan->sent[i].bytes += now.sent_bytes;
+        }
+    }
+}
+
+static int one_step(struct planner *p, int64_t number, struct s2s_error *err)
+{
+    const struct s2s_feed_step *data = &p->step;
+    struct s2s_step_result result;
+    int rc = p->made_up ? 0 : s2s_feed_next(p->t->feed, &data, err);
+    if (rc < 0)
+        return rc;
+    if (number == PLAN_STEPS) {
+        s2s_tally_reset(&p->count->tally);
+        copy_sent(p, true);
+    }
+    const struct s2s_step_options options = {.number = number, .lr = p->t->recipe->adamw.lr};
+    if ((rc = s2s_train_step(&p->t->side, data, &options, &result, err)) < 0)
+        return rc;
+    p->t->state.step++;
+    if (number < PLAN_STEPS)
+        return 0;
+    copy_sent(p, false);
+    p->plan->microbatches = data->n_microbatches;
+    for (int64_t i = 0; i < data->n_microbatches; i++)
+        p->plan->tokens += data->microbatches[i]->n_real;
+    return 0;
+}
+
+static int run(struct planner *p, const struct s2s_recipe *r, struct s2s_error *err)
+{
+    int rc = 0;
+    believe_values(p->t->bundle.model->params);
+    if (p->options->tokens == 0 && p->options->microbatches == 0 && streams_are_there(r))
+        rc = open_streams(p, r, err);
+    else
+        make_up(p, r);
+    for (int64_t step = 1; rc == 0 && step <= PLAN_STEPS; step++)
+        rc = one_step(p, step, err);
+    return rc;
+}
+
+static void report(struct planner *p)
+{
+    struct s2s_plan *plan = p->plan;
+    const struct s2s_params *params = p->t->bundle.model->params;
+    for (size_t i = 0; i < params->n; i++) {
+        const struct s2s_param *param = params->list[i];
+        if (param->flags & S2S_PARAM_BUFFER)
+            continue;
+        plan->n_parameters += param->numel;
+        plan->n_trained += param->trained ? param->numel : 0;
+    }
+    s2s_train_memory_of(&plan->memory, p->t);
+    plan->lanes = p->t->bundle.device->queue.lanes;
+    plan->peak_bytes = (int64_t)p->count->peak_bytes;
+    plan->tally = p->count->tally; /* taken */
+    p->count->tally = (struct s2s_tally){0};
+}
+
+int s2s_plan_make(struct s2s_plan *plan, const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
+                  const struct s2s_plan_options *options, struct s2s_error *err)
+{
+    const struct s2s_kernels table = s2s_count_over(s2s_device_kernels(recipe->device));
+    struct planner p = {.plan = plan, .options = options, .mesh = mesh};
+    struct s2s_device *device;
+    *plan = (struct s2s_plan){.batch = NULL};
+    int rc = s2s_device_new(&device, &table, err);
+    if (rc == 0)
+        rc = s2s_trainer_open_on(&p.t, recipe, mesh, device, err);
+    if (rc == 0) {
+        p.count = s2s_count_of(&p.t->bundle.device->queue);
+        rc = run(&p, recipe, err);
+    }
+    if (rc == 0)
+        report(&p);
+    s2s_trainer_free(p.t);
+    s2s_pack_free(p.made_up);
+    free(p.the_same);
+    if (rc < 0)
+        s2s_plan_release(plan);
+    return rc;
+}
+
+void s2s_plan_release(struct s2s_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_sent; i++)
+        free(plan->sent[i].group);
+    free(plan->sent);
+    free(plan->batch);
+    s2s_tally_release(&plan->tally);
+    *plan = (struct s2s_plan){.batch = NULL};
+}

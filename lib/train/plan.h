@@ -1,0 +1,69 @@
+/*
+ * What a step of training needs, told before the run by the code of the run: the model, the step
+ * and the optimizer of a recipe on a table that counts (kernels/count), as one rank of a mesh that
+ * counts. And the same numbers of a run that is under way, to hold one against the other.
+ */
+#ifndef S2S_TRAIN_PLAN_H
+#define S2S_TRAIN_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/count/tally.h"
+#include "lib/mesh/mesh.h"
+
+struct s2s_error;
+struct s2s_recipe;
+struct s2s_trainer;
+
+/* Bytes of device memory that a rank has in use at most, part by part. */
+struct s2s_train_memory {
+    int64_t parameters, gradients, optimizer;
+    int64_t activations;          /* kept from the forward to the backward pass: the tape */
+    int64_t recompute;            /* of the part of the model that runs again */
+    int64_t activation_gradients; /* from their first writer to their reader */
+    int64_t scratch;              /* workspaces of kernels, and slices of logits */
+    int64_t results;              /* losses and statistics that a step reads at its end */
+};
+
+int64_t s2s_train_memory_sum(const struct s2s_train_memory *memory);
+/* Of what the run has done so far. */
+void s2s_train_memory_of(struct s2s_train_memory *memory, const struct s2s_trainer *trainer);
+
+enum { S2S_PLAN_TOKENS = 8192 }; /* of a made-up pack, where nobody says */
+
+struct s2s_plan_options {
+    int64_t tokens;       /* slots of a made-up pack; 0: packs of the recipe's streams, if they are
+                             files that are there */
+    int64_t microbatches; /* of made-up packs, a rank and step; 0: as the recipe says */
+};
+
+struct s2s_plan_sent {
+    char *group; /* "main/dp" */
+    int n_ranks;
+    int64_t bytes; /* that this rank hands to others in a step */
+};
+
+struct s2s_plan {
+    char *batch;          /* what a microbatch was, in words */
+    int64_t n_parameters; /* elements: all, and those that are trained */
+    int64_t n_trained;
+    int64_t tokens, microbatches; /* of this rank in a step, real tokens */
+    int lanes;                    /* threads that workspaces are for */
+    struct s2s_train_memory memory;
+    int64_t peak_bytes;     /* of all device memory that was allocated, gaps in it too */
+    struct s2s_tally tally; /* of one step */
+    struct s2s_plan_sent *sent;
+    size_t n_sent;
+};
+
+/*
+ * Runs three steps as the recipe's third one would be, as the rank that mesh says (of
+ * s2s_mesh_open_count). Errors are those of the run: of the model's config, of the streams, and
+ * UNSUPPORTED for a model that cannot be trained. Nothing is computed and nothing written.
+ */
+int s2s_plan_make(struct s2s_plan *plan, const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
+                  const struct s2s_plan_options *options, struct s2s_error *err);
+void s2s_plan_release(struct s2s_plan *plan);
+
+#endif

@@ -762,6 +762,7 @@ void s2s_report_release(struct s2s_report *report)
     free(report->findings);
     free(report->skipped);
     free(report->path);
+    free(report->no_plan);
     s2s_conf_free(report->resolved);
     s2s_conf_free(report->model);
     s2s_conf_free(report->raw);

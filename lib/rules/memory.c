@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/error.h"
+
 /* Bytes of a parameter on one rank: what each part takes, and what unsharding a layer needs. */
 struct cost {
     double weights, gradients, optimizer;
@@ -354,6 +356,29 @@ static void set_facts(struct rules_check *check, const struct rules_shape *shape
     rules_fact_set(&check->facts, "total_rank", rules_text(rank_of(total)));
 }
 
+/* Recipes of s2s-train are planned by the code that trains. */
+static void take_plan(struct rules_check *check)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_memory *m = &check->report->memory;
+    const struct s2s_rules_options *opt = check->opt;
+    if (!opt->memory || !opt->plan)
+        return;
+    /* a config is lowered again when --set has changed it */
+    *m = (struct s2s_memory){.n_stages = 0};
+    free(check->report->no_plan);
+    check->report->no_plan = NULL;
+    if (opt->plan(m, check->conf, opt->world_size, &err) < 0) {
+        check->report->no_plan = s2s_xstrdup(err.text);
+        return;
+    }
+    set_gib(check, "state_gib", s2s_memory_states(m->stages));
+    set_gib(check, "total_gib", s2s_memory_total(m->stages));
+    set_gib(check, "activation_gib", m->stages->activations);
+    set_gib(check, "logits_gib", m->stages->logits);
+    rules_fact_set(&check->facts, "logits_name", rules_text("scratch"));
+}
+
 /* Whether a config is about training whole models: inference keeps weights alone, and programs for
  * several modalities freeze what their flags do not all say. */
 static bool is_counted(const struct rules_check *check)
@@ -386,6 +411,9 @@ void rules_lower_memory(struct rules_check *check)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         rules_fact_set(&check->facts, names[i], rules_unknown());
     rules_fact_set(&check->facts, "report", rules_bool(check->opt->memory));
+    rules_fact_set(&check->facts, "logits_name", rules_text("logits"));
+    if (check->report->dialect == S2S_DIALECT_S2S)
+        take_plan(check);
     if (!is_counted(check))
         return;
     const struct s2s_conf *own = s2s_conf_find(check->conf, "model.config");

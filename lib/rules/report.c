@@ -100,15 +100,19 @@ void s2s_report_memory(struct s2s_buf *buf, const struct s2s_report *report)
 {
     const struct s2s_memory *m = &report->memory;
     if (!m->n_stages || isnan(m->parameters)) {
-        s2s_buf_printf(buf, "%s: what a rank needs is not known%s\n", report->path,
-                       m->n_stages ? ": sizes of the model are missing" : "");
+        s2s_buf_printf(buf, "%s: what a rank needs is not known%s%s\n", report->path,
+                       report->no_plan ? ": " : "",
+                       report->no_plan ? report->no_plan
+                       : m->n_stages   ? ": sizes of the model are missing"
+                                       : "");
         return;
     }
     s2s_buf_printf(buf,
-                   "%s: %.4g billion parameters%s; GiB a rank, at least\n   stage  parameters     "
-                   "weights   gradients   optimizer activations      logits       total\n",
+                   "%s: %.4g billion parameters%s; GiB a rank%s\n   stage  parameters     "
+                   "weights   gradients   optimizer activations %11s       total\n",
                    report->path, m->parameters / 1e9,
-                   m->no_vocabulary ? " without those of the vocabulary" : "");
+                   m->no_vocabulary ? " without those of the vocabulary" : "",
+                   m->planned ? "" : ", at least", m->planned ? "scratch" : "logits");
     for (size_t i = 0; i < m->n_stages; i++) {
         const struct s2s_memory_stage *s = &m->stages[i];
         const double bytes[] = {s->weights,     s->gradients, s->optimizer,

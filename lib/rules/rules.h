@@ -59,6 +59,8 @@ const struct s2s_rule *s2s_rule_by_id(const char *id);
 /* Whether the rule's condition looks at a common name. */
 bool s2s_rule_uses(const struct s2s_rule *rule, const char *name);
 
+struct s2s_memory;
+
 struct s2s_rules_options {
     enum s2s_dialect dialect; /* NONE: detect */
     int64_t world_size;       /* 0: not known */
@@ -75,6 +77,10 @@ struct s2s_rules_options {
     bool resolve;                        /* fill report->resolved */
     const char *select, *ignore; /* "S2S-CP,S2S-WLD-001": ids or their beginnings; or NULL */
     bool memory;                 /* S2S-MEM-003: say what a rank needs */
+    /* NULL, or says what a rank of a recipe of s2s-train needs, of world_size ranks (0: not known),
+     * as s2s-train plan does; called where `memory`. err says why that cannot be told. */
+    int (*plan)(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
+                struct s2s_error *err);
 };
 
 /*
@@ -94,13 +100,15 @@ int s2s_rules_read(struct s2s_conf **out, const char *path, const char *also,
 struct s2s_memory_stage {
     const char *name; /* "every" without a pipeline, else "first", "middle", "last" */
     double parameters;
-    double weights, gradients, optimizer, activations, logits;
+    double weights, gradients, optimizer, activations;
+    double logits; /* of a plan: scratch, which slices of the logits are a part of */
 };
 
 struct s2s_memory {
     double parameters;  /* of the language model; NaN: not known */
     bool no_vocabulary; /* its size is not known: no embedding and no logits are counted */
     size_t n_stages;    /* 0: not counted for this kind of config */
+    bool planned;       /* counted by the code that trains, not by formulas */
     struct s2s_memory_stage stages[3];
 };
 double s2s_memory_states(const struct s2s_memory_stage *stage); /* weights, gradients, optimizer */
@@ -131,6 +139,7 @@ struct s2s_report {
     size_t n_skipped, cap_skipped;
     size_t n_errors, n_warnings, n_infos, n_suppressed;
     struct s2s_memory memory;
+    char *no_plan;                   /* why a recipe cannot be planned; or NULL */
     bool broken;                     /* no reader of it could come to an end: circles, bombs */
     struct s2s_conf *resolved;       /* what --resolve shows: common names with their origins */
     struct s2s_conf *conf;           /* the config after interpolation and overrides, owned */

@@ -40,16 +40,17 @@ const struct s2s_rule rules_memory[] = {
     },
     {
         .id = "S2S-MEM-003",
-        .dialects = MODELS,
+        .dialects = MODELS | S2S_DIALECT_S2S,
         .severity = INFO,
         .when = "report and total_gib > 0",
         .at = "tp pp",
         .message =
             "a rank needs at least {total_gib} GiB: {state_gib} GiB of weights, gradients and "
-            "optimizer states, {activation_gib} GiB of activations, {logits_gib} GiB of logits",
+            "optimizer states, {activation_gib} GiB of activations, {logits_gib} GiB of "
+            "{logits_name}",
         .fix = "",
         .why = "Asked for with --report. Buffers of communication, fragments and the encoder of a "
-               "speech model come on top.",
+               "speech model come on top; in recipes of s2s-train all is counted.",
         .source = "megatron/training/theoretical_memory_usage.py:report_theoretical_memory",
     },
     {

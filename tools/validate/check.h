@@ -40,6 +40,9 @@ struct check_file {
 
 /* "64", "8,16,24" or "8..1024", ends the program on anything else */
 void check_parse_worlds(struct argp_state *state, struct check_options *opt, const char *arg);
+/* struct s2s_rules_options.plan */
+int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
+               struct s2s_error *err);
 /* Returns the exit status, or a negative code with err filled. */
 int check_run(const struct check_options *opt, struct s2s_error *err);
 

@@ -98,7 +98,7 @@ static void json_memory(struct s2s_buf *buf, const struct s2s_memory *m)
         json_bytes(buf, "gradients", s->gradients);
         json_bytes(buf, "optimizer", s->optimizer);
         json_bytes(buf, "activations", s->activations);
-        json_bytes(buf, "logits", s->logits);
+        json_bytes(buf, m->planned ? "scratch" : "logits", s->logits);
         json_bytes(buf, "total", s2s_memory_total(s));
         s2s_buf_putc(buf, '}');
     }

@@ -73,8 +73,8 @@ static const struct argp_option options[] = {
      3},
     {"ignore", KEY_IGNORE, "IDS", 0, "All but these rules", 3},
     {"report", KEY_REPORT, NULL, 0,
-     "Print what a rank needs of its GPU's memory: weights, gradients, optimizer states, "
-     "activations, logits",
+     "Print what a rank needs of its device's memory: weights, gradients, optimizer states, "
+     "activations, logits; of recipes of s2s-train what s2s-train plan says",
      3},
     {"skip-others", KEY_SKIP_OTHERS, NULL, 0,
      "Pass over files that are no config of a known kind, as in folders, instead of failing", 3},
@@ -200,6 +200,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_REPORT:
         opt->rules.memory = true;
+        opt->rules.plan = check_plan;
         return 0;
     case KEY_SKIP_OTHERS:
         opt->skip_others = true;

@@ -1,0 +1,56 @@
+/* What a rank of a recipe of s2s-train needs: its plan. */
+#include "lib/train/plan.h"
+
+#include "kernels/cpu/cpu.h"
+#include "lib/base/base.h"
+#include "lib/train/recipe.h"
+#include "tools/validate/check.h"
+
+/* The one thing of oneDNN that the kernels use. A plan calls no kernel, and without the library the
+ * program starts in a fraction of the time. */
+void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+               const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+               int64_t ldc)
+{
+    S2S_BUG("s2s-check multiplies matrices");
+}
+
+static void take(struct s2s_memory *memory, const struct s2s_plan *plan)
+{
+    const struct s2s_train_memory *m = &plan->memory;
+    *memory =
+        (struct s2s_memory){.parameters = (double)plan->n_parameters,
+                            .planned = true,
+                            .n_stages = 1,
+                            .stages = {{.name = "every",
+                                        .parameters = (double)plan->n_parameters,
+                                        .weights = (double)m->parameters,
+                                        .gradients = (double)m->gradients,
+                                        .optimizer = (double)m->optimizer,
+                                        .activations = (double)(m->activations + m->recompute +
+                                                                m->activation_gradients),
+                                        .logits = (double)(m->scratch + m->results)}}};
+}
+
+int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
+               struct s2s_error *err)
+{
+    static const struct s2s_plan_options options = {.tokens = 0};
+    struct s2s_recipe r;
+    struct s2s_plan plan;
+    struct s2s_mesh *mesh = NULL;
+    int rc = s2s_recipe_take(&r, s2s_conf_copy(recipe), NULL, 0, err);
+    if (rc < 0)
+        return rc;
+    int *dp = &r.mesh[S2S_AXIS_DP];
+    if (*dp == 0)
+        *dp = world_size > 0 ? (int)world_size : 1;
+    rc = s2s_mesh_open_count(&mesh, *dp, 0, err);
+    if (rc == 0 && (rc = s2s_plan_make(&plan, &r, mesh, &options, err)) == 0) {
+        take(memory, &plan);
+        s2s_plan_release(&plan);
+    }
+    s2s_mesh_close(mesh);
+    s2s_recipe_release(&r);
+    return rc;
+}

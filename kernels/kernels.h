@@ -1,7 +1,6 @@
 /*
  * The operations that touch tensor memory: a table of functions over raw buffers, one table a
- * backend. Nothing above lib/tensor, lib/nn and lib/optim calls them, and nothing above this header
- * reads or writes a tensor's memory any other way.
+ * backend. Nothing above this header reads or writes a tensor's memory any other way.
  *
  * Rules that hold for every entry:
  * - Arguments were checked by the caller. A kernel allocates nothing, does not wait (but for
@@ -39,7 +38,7 @@ struct s2s_event; /* a place in a queue that another one can wait for; the backe
 struct s2s_kernels {
     const char *name;
 
-    /* Opens a queue of the index-th device, setting all of it but layer, op and wrapped: 0, or a
+    /* Opens a queue of the index-th device, setting all of it but layer and wrapped: 0, or a
      * status for status_text. close waits for what was issued; a queue that is zero is a no-op. */
     int (*open)(struct s2s_queue *queue, int index);
     void (*close)(struct s2s_queue *queue);

@@ -17,8 +17,8 @@ struct s2s_queue {
      * needed; never part of a result. The CPU's threads, as many as OpenMP had at the opening. Who
      * changes it does so between calls of which one asks for a workspace and one uses it. */
     int lanes;
-    const char *layer, *op; /* what is being issued, for reports; the caller's, may be NULL */
-    void *wrapped;          /* of a table that wraps another one: its own */
+    const char *layer; /* whose kernels are being issued, for reports; the caller's, may be NULL */
+    void *wrapped;     /* of a table that wraps another one: its own */
 };
 
 struct s2s_mat {

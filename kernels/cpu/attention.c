@@ -18,6 +18,7 @@ struct block {
     int64_t q0, n_q; /* rows of q */
     int64_t k0, n_k; /* rows of k and v that the block sees */
     int64_t shift;   /* query i of the block sees keys up to i + shift, within the n_k */
+    bool all;        /* every query sees every key, near or far */
     bool is_part;    /* other blocks hold other keys of the same queries */
 };
 
@@ -32,8 +33,9 @@ static bool find_block(struct block *blk, const struct s2s_k_attention *args,
                           .n_q = span->nq - at < Q_BLOCK ? span->nq - at : Q_BLOCK,
                           .k0 = span->k0,
                           .n_k = span->nk,
-                          .shift = at + span->shift};
-    if (span->shift == S2S_SPAN_ALL)
+                          .shift = at + span->shift,
+                          .all = span->shift == S2S_SPAN_ALL};
+    if (blk->all)
         return true;
     if (blk->n_k > blk->shift + blk->n_q)
         blk->n_k = blk->shift + blk->n_q;
@@ -68,8 +70,7 @@ static void visible(const struct s2s_k_attention *args, const struct block *blk,
     const int64_t end = blk->shift + i + 1;
     int64_t n = end < blk->n_k ? end : blk->n_k;
     *hi = n > 0 ? n : 0;
-    /* a span of S2S_SPAN_ALL has a shift beyond all keys */
-    int64_t begin = args->window && end < INT32_MAX ? end - args->window : 0;
+    int64_t begin = args->window && !blk->all ? end - args->window : 0;
     *lo = begin < 0 ? 0 : begin < *hi ? begin : *hi;
 }
 

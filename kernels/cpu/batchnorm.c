@@ -1,5 +1,5 @@
 /*
- * Batch norm over the rows of a packed batch, with silu behind it:
+ * Batch norm over the rows of a packed batch, with silu after it:
  *   z = gain (x - mean) rstd + bias,  y = z sigmoid(z)  (or z)
  * backward, with dz = dy silu'(z) and xhat = (x - mean) rstd:
  *   dgain = sum dz xhat,  dbias = sum dz,  dx = gain rstd (dz - [mean(dz) + xhat mean(dz xhat)])

@@ -88,7 +88,7 @@ void s2s_mesh_note(struct s2s_mesh *mesh, int64_t step, const char *phase);
 
 /*
  * Collective over all ranks: everybody's answer is the failure of the lowest rank that failed, its
- * text behind "[rank r]: " (with one rank: rc and err as they are). Returns 0 when all succeeded.
+ * text after "[rank r]: " (with one rank: rc and err as they are). Returns 0 when all succeeded.
  */
 int s2s_mesh_all_ok(struct s2s_mesh *mesh, int rc, struct s2s_error *err);
 
@@ -179,7 +179,7 @@ const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
 
 /* Collective over comm, in the same order on all its ranks. Counts are elements. */
 
-/* In place. F64 F32 F16 BF16 I64 I32 U8; done in pieces that stay in the cache. */
+/* In place. F64 F32 F16 BF16 I64 I32 U8; done in pieces: 2 MiB, or 64 KiB for each rank. */
 void s2s_comm_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
                          enum s2s_group_op op);
 /* recv [size * n]; send may be its place in recv */

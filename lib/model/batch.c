@@ -42,6 +42,8 @@ static int check_slots(const struct s2s_batch *b, const struct s2s_media *m, boo
                        struct s2s_error *err)
 {
     const int32_t *slot = m->slot_of_row;
+    if (m->rows && !slot && m->n > 0)
+        return s2s_error_set(err, S2S_E_ARG, "clips without slots");
     for (int64_t k = 0; m->rows && k < m->n; k++) {
         if (m->rows[k] < 0)
             return s2s_error_set(err, S2S_E_RANGE, "clip %lld has %d slots", (long long)k,

@@ -4,7 +4,7 @@
  *
  *     struct s2s_model *model;
  *     s2s_model_open(&model, device, par, "llm/", &options, err);   // builds, registers parameters
- *     s2s_params_finish(model->params);
+ *     s2s_params_finish(model->params, err);
  *     s2s_model_load(model, err);
  *     s2s_params_init(model->params, seed);                         // what was not loaded
  *     struct s2s_forward fwd = {.seed = 1.0 / n_tokens_global};
@@ -56,11 +56,11 @@ struct s2s_media {
 struct s2s_batch {
     int64_t n_tokens, n_seqs;    /* T, B */
     const int32_t *input_ids;    /* [T]; in slots of media the placeholder, which is not looked up;
-                                    -1: embedding 0 */
+                                    -1: a zero row */
     const int32_t *labels;       /* [T] already shifted, negative: no loss; NULL: no loss wanted */
     const int32_t *position_ids; /* [T], restart in every sequence */
     const int32_t *cu_seqlens;   /* [B + 1] bounds of the slots (of the padded lengths) */
-    const int32_t *seq_lens;     /* [B] real lengths; slots behind them are padding, embedding 0;
+    const int32_t *seq_lens;     /* [B] real lengths; slots after them are padding, a zero row;
                                     NULL: no padding */
     int64_t max_seqlen;          /* longest difference of cu_seqlens */
 
@@ -145,7 +145,7 @@ struct s2s_block {
     size_t (*state_bytes)(const struct s2s_block *block, int64_t cap);
     int hidden; /* where fwd->hidden has out[0]; -1: nowhere */
     bool pure;  /* out[] follows from in[], shared, state and parameters; neither the batch nor
-                   struct  s2s_forward is touched */
+                   struct s2s_forward is touched */
 };
 
 /* What the blocks of a model keep of one sequence, for generation: keys and values, or whatever

@@ -28,8 +28,8 @@ struct s2s_param_spec s2s_nn_cut_along(struct s2s_param_spec spec, const struct 
 
 /*
  * How the ranks of par->tp share y = x w^T + b. COLUMN: each has some of the outputs (rows of w,
- * and of b). ROW: each has some of the inputs (columns of w), and y is the sum over ranks; b is
- * whole. One rank has everything in each case.
+ * and of b). ROW: each has some of the inputs (columns of w), and its y is a part of a sum over
+ * ranks, which the caller asks for; b is whole. One rank has everything in each case.
  */
 enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW };
 

@@ -17,6 +17,7 @@ struct s2s_device {
     struct s2s_pool pool;               /* gradients of activations */
     struct s2s_tape **children;         /* tapes that segments run on, one a depth of nesting */
     int n_children, depth;
+    int64_t n_collectives; /* recorded or run by operations so far */
     /* NULL, or how to end a program whose device memory is out; does not return */
     void (*fail)(void *ctx, const struct s2s_error *err);
     void *fail_ctx;

@@ -42,7 +42,7 @@ bool tensor_is_free(const struct s2s_tensor *x)
 
 struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
 {
-    if (x->kept || x->consumed || x->param)
+    if (x->kept || (x->root && x->root->kept) || x->consumed || x->param)
         S2S_BUG("%s: the memory of a tensor that is still read is taken over", tape->layer);
     struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
     *y = (struct s2s_tensor){.dtype = x->dtype,
@@ -53,6 +53,8 @@ struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
     for (int i = 0; i < x->n_dims; i++)
         y->shape[i] = x->shape[i];
     x->consumed = true;
+    if (x->root)
+        x->root->consumed = true;
     return y;
 }
 

@@ -4,7 +4,8 @@
  */
 #include "lib/tensor/tensor_internal.h"
 
-/* Is there nobody to talk to? Else checks that x is something to send. */
+/* Is there nobody to talk to? Else checks that x is something to send, and counts: a segment that
+ * holds a collective runs again whatever flowed in. */
 static bool alone(const struct s2s_tape *tape, const struct s2s_tensor *x,
                   const struct s2s_group *group)
 {
@@ -12,6 +13,7 @@ static bool alone(const struct s2s_tape *tape, const struct s2s_tensor *x,
         return true;
     if (x->row_stride != s2s_tensor_cols(x) || x->consumed)
         S2S_BUG("%s: a collective over %s of a tensor with gaps", tape->layer, group->axis);
+    tape->device->n_collectives++;
     return false;
 }
 

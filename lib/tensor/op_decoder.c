@@ -143,8 +143,10 @@ static void rope_backward(struct s2s_tape *tape, struct s2s_node *node)
     struct s2s_tensor *x = node->in[0];
     struct s2s_mat dy = s2s_tensor_mat(s2s_tape_out_grad(node->out[0])), dx = dy;
     bool accumulate = false;
-    if (!s2s_tape_grad_steal(x, node->out[0]))
+    if (!s2s_tape_grad_steal(x, node->out[0])) {
         dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &accumulate));
+        dx.stride = dy.stride; /* of x as [n, n_heads * dim], whatever its view */
+    }
     struct s2s_k_rope args = rope_args(node->saved, dy, dx, s2s_tensor_rows(node->out[0]));
     args.transposed = true;
     args.accumulate = accumulate;

@@ -332,6 +332,9 @@ struct s2s_tensor *s2s_op_linear_logprob(struct s2s_tape *tape, struct s2s_tenso
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), rows = slice_rows(n, vocab);
     tensor_check(tape, "log-probabilities", x, -1, -1);
     tensor_check(tape, "log-probabilities", w, -1, s2s_tensor_cols(x));
+    for (int64_t i = 0; i < n; i++)
+        if (labels[i] >= vocab)
+            S2S_BUG("%s: label %d of %lld classes", tape->layer, labels[i], (long long)vocab);
     struct s2s_tensor *ids = s2s_tape_upload_i32(tape, labels, n), *ins[] = {x, w};
     struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){n, 1});
     struct logprob_slice s = new_slice(tape, rows, vocab);

@@ -112,8 +112,7 @@ static void gather_backward(struct s2s_tape *tape, struct s2s_node *node)
     bool accumulate;
     struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[0], &accumulate);
     if (!accumulate)
-        tensor_k(tape)->zero(tensor_queue(tape), dx->data,
-                             (size_t)s2s_tensor_numel(dx) * sizeof(float));
+        tensor_zero(tape, dx);
     struct s2s_k_rows args = rows_args(dx, s2s_tape_out_grad(node->out[0]), node->in[1], true);
     tensor_k(tape)->scatter_rows(tensor_queue(tape), &args);
 }

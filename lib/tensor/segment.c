@@ -38,6 +38,19 @@ static struct s2s_tensor *owner_of_input(const struct s2s_node *node, int i)
     return owner && !owner->param ? owner : NULL;
 }
 
+/* The child may split an input anew: what parts it had become one whole first. */
+static void set_parts_aside(struct s2s_tape *tape, struct s2s_node *node, struct s2s_tensor **parts)
+{
+    for (int i = 0; i < node->n_in; i++) {
+        struct s2s_tensor *owner = owner_of_input(node, i);
+        if (!owner || !owner->parts)
+            continue;
+        parts[i] = owner->parts;
+        tensor_settle_grad(tape, owner);
+        owner->parts = NULL;
+    }
+}
+
 /* The inputs belong to the parent: what the child wrote to them must outlive its headers. */
 static void adopt_gradients(struct s2s_tape *tape, struct s2s_tape *child, struct s2s_node *node,
                             struct s2s_tensor *const *parts)
@@ -47,13 +60,16 @@ static void adopt_gradients(struct s2s_tape *tape, struct s2s_tape *child, struc
         if (!owner)
             continue;
         tensor_settle_grad(child, owner);
-        owner->parts = parts[i];
+        owner->parts = NULL;
         if (!owner->grad)
             continue;
         struct s2s_tensor *g = s2s_tape_host_alloc(tape, sizeof *g);
         *g = *owner->grad;
         owner->grad = g;
     }
+    for (int i = 0; i < node->n_in; i++)
+        if (parts[i])
+            owner_of_input(node, i)->parts = parts[i];
 }
 
 static void segment_backward(struct s2s_tape *tape, struct s2s_node *node)
@@ -61,9 +77,7 @@ static void segment_backward(struct s2s_tape *tape, struct s2s_node *node)
     const struct segment *seg = node->saved;
     struct s2s_tape *child = enter(tape, true);
     struct s2s_tensor *again[S2S_NODE_OUTPUTS] = {0}, *parts[S2S_NODE_INPUTS] = {0};
-    for (int i = 0; i < node->n_in; i++)
-        if (owner_of_input(node, i))
-            parts[i] = owner_of_input(node, i)->parts;
+    set_parts_aside(tape, node, parts);
     seg->fn(child, seg->ctx, node->in, again);
     for (int i = 0; i < node->n_out; i++) {
         struct s2s_tensor *out = node->out[i];
@@ -82,6 +96,7 @@ void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_i
 {
     const bool record = s2s_tape_needs(tape, n_in, in) || (trained && tape->recording);
     struct s2s_tape *child = enter(tape, false);
+    const int64_t n_collectives = tape->device->n_collectives;
     struct s2s_tensor *result[S2S_NODE_OUTPUTS] = {0}, *read[S2S_NODE_INPUTS];
     bool has_loss = false;
     for (int i = 0; i < n_in; i++)
@@ -102,5 +117,5 @@ void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_i
     struct s2s_node *node =
         s2s_tape_push(tape, "segment", segment_backward, n_in, read, n_out, out);
     node->saved = seg;
-    node->always = has_loss;
+    node->always = has_loss || tape->device->n_collectives > n_collectives;
 }

@@ -75,7 +75,8 @@ void tensor_tape_forget(struct s2s_tape *tape)
 {
     tape->first = tape->last = NULL;
     tape->layer = "";
-    tape->device->queue.layer = NULL; /* maybe a name of this tape */
+    tape->device->queue.layer = NULL; /* it may be of this tape */
+    tape->device->queue.layer = NULL; /* it may be of this tape */
     s2s_arena_reset(&tape->arena);
     s2s_arena_reset(&tape->host);
 }
@@ -127,6 +128,7 @@ struct s2s_tensor *s2s_tape_tensor(struct s2s_tape *tape, enum s2s_dtype dtype, 
                                    const int64_t *shape)
 {
     struct s2s_tensor *t = new_header(tape, dtype, n_dims, shape);
+    tensor_queue(tape); /* knows the layer, if there is no memory left */
     t->data = s2s_arena_alloc(&tape->arena, (size_t)s2s_tensor_numel(t) * s2s_dtype_size(t->dtype));
     return t;
 }
@@ -168,6 +170,9 @@ void s2s_tape_split(struct s2s_tape *tape, struct s2s_tensor *x, int n, const in
 {
     struct s2s_tensor *owner = owner_of(x);
     int64_t rows = s2s_tensor_rows(x), at = 0;
+    const bool linked = tape->recording && x->needs_grad && !owner->param;
+    if (linked && owner->parts)
+        S2S_BUG("%s: a tensor that is split already", tape->layer);
     for (int i = 0; i < n; i++) {
         struct s2s_tensor *t = new_header(tape, x->dtype, 2, (int64_t[]){rows, widths[i]});
         t->row_stride = x->row_stride;
@@ -175,7 +180,7 @@ void s2s_tape_split(struct s2s_tape *tape, struct s2s_tensor *x, int n, const in
         t->needs_grad = x->needs_grad;
         t->param = x->param;
         t->root = owner;
-        if (tape->recording && t->needs_grad && !owner->param) {
+        if (linked) {
             t->next_part = owner->parts;
             owner->parts = t;
         }
@@ -220,8 +225,10 @@ struct s2s_node *s2s_tape_push(struct s2s_tape *tape, const char *op,
     node->n_out = n_out;
     for (int i = 0; i < n_in; i++) {
         node->in[i] = in[i];
-        if (in[i] && !in[i]->param)
-            node->activations |= 1u << i;
+        if (!in[i] || in[i]->param)
+            continue;
+        node->activations |= 1u << i;
+        owner_of(in[i])->kept = true; /* the backward may read it again */
     }
     for (int i = 0; i < n_out; i++) {
         node->out[i] = out[i];
@@ -339,6 +346,7 @@ bool s2s_tape_grad_steal(struct s2s_tensor *tensor, struct s2s_tensor *output)
 
 void *s2s_tape_scratch(struct s2s_tape *tape, size_t bytes)
 {
+    tensor_queue(tape);
     return bytes ? s2s_arena_alloc(&tape->device->scratch, bytes) : NULL;
 }
 

@@ -45,7 +45,7 @@ struct s2s_tensor {
     bool needs_grad;
     bool grad_written; /* the gradient holds something: the next writer adds */
     bool consumed;     /* an operation took over its memory, which must not be read any more */
-    bool kept;         /* the backward of what made it reads it: its memory stays as it is */
+    bool kept;         /* a backward reads it: its memory stays as it is */
     bool is_loss;      /* a backward begins here: its seed is in the operation that made it */
     struct s2s_tensor *grad; /* NULL before its first writer; same shape; of a parameter F32, else
                                 of the tensor's dtype */
@@ -126,7 +126,8 @@ struct s2s_tensor *s2s_tape_view(struct s2s_tape *tape, struct s2s_tensor *tenso
 /*
  * Views of the columns of x [rows, sum of widths]: out[i] [rows, widths[i]], whose rows stand as
  * far apart as those of x. Their gradients are columns of that of x, so that what made x (one
- * product for q, k and v) sees one gradient.
+ * product for q, k and v) sees one gradient. Once a
+ * tensor.
  */
 void s2s_tape_split(struct s2s_tape *tape, struct s2s_tensor *x, int n, const int64_t *widths,
                     struct s2s_tensor **out);
@@ -186,7 +187,8 @@ typedef void s2s_tape_fn(struct s2s_tape *tape, void *ctx, struct s2s_tensor *co
 /*
  * Records fn as one node that keeps only inputs and outputs: the backward runs fn again. On a tape
  * that does not record it only gives back fn's temporary memory. trained: fn uses parameters that
- * want a gradient. Outputs may be losses.
+ * want a gradient. Outputs may be losses; fn may talk to other ranks. The inputs stay as they are
+ * until the backward: fn takes over none of them.
  */
 void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_in,
                       struct s2s_tensor *const *in, int n_out, struct s2s_tensor **out,

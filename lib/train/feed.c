@@ -299,6 +299,9 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->change, NULL);
     int rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
+    /* a pipe is opened by all ranks together: none may be missing because of its own files */
+    if (strcmp(options->paths[0], "-") == 0)
+        rc = s2s_mesh_all_ok(options->mesh, rc, err);
     if (rc == 0)
         rc = open_source(f, err);
     f->reader.augment = options->augment;

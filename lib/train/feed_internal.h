@@ -57,7 +57,7 @@ bool train_place_reads(const struct train_place *at, int64_t i, int64_t together
 
 /* A pack as bytes, for another rank of this launch. */
 void train_pack_write(struct s2s_buf *to, const struct s2s_pack *pack);
-/* From *at on, which moves on behind it. Gives: s2s_pack_free. */
+/* From *at on, which moves on after it. Gives: s2s_pack_free. */
 struct s2s_pack *train_pack_take(const char **at);
 
 /* Raw records of a pipe, read ahead by a thread of rank 0 and handed out step by step. */

@@ -55,7 +55,7 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n);
 
 /*
  * Utterance `seq` of a pack without its padding. With a donor the sound of its first clip takes the
- * place of every clip, with as many slots as it has frames; positions go on behind it. NULL when
+ * place of every clip, with as many slots as it has frames; positions go on after it. NULL when
  * the donor has no clip.
  */
 struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,

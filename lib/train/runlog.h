@@ -20,7 +20,7 @@ struct s2s_runlog_step {
 };
 
 /* Steps up to and including `step` are kept. *evaluated: each of the n_sets data sets has its line
- * of that step; a run may have been killed between a save and the evaluation behind it. */
+ * of that step; a run may have been killed between a save and the evaluation after it. */
 int s2s_runlog_open(struct s2s_runlog **log, const char *dir, int64_t step, size_t n_sets,
                     bool *evaluated, struct s2s_error *err);
 int s2s_runlog_add(struct s2s_runlog *log, const struct s2s_runlog_step *line,

@@ -184,6 +184,69 @@ static void the_input_of_a_segment_may_be_split_in_it(void **state)
     assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
 }
 
+static void a_tensor_that_is_split_may_be_split_again_in_a_segment(void **state)
+{
+    float dx[2][ROWS * WIDTH];
+    for (int segment = 0; segment < 2; segment++) {
+        struct s2s_tape *tape = s2s_tape_new(device, true);
+        struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, 12), *y = s2s_op_scale(tape, 0.5f, x), *z;
+        struct s2s_tensor *part[2], *same = s2s_op_scale(tape, 0.5f, x);
+        s2s_tape_split(tape, y, 2, (int64_t[]){1, 3}, part);
+        if (segment)
+            s2s_tape_segment(tape, split_in_segment, NULL, 1, &y, 1, &z, false);
+        else
+            split_in_segment(tape, NULL, &same, &z);
+        s2s_op_sqdist(tape, z, leaf(tape, ROWS, 2, 13), 1);
+        s2s_op_sqdist(tape, s2s_op_scale(tape, 1, part[1]), leaf(tape, ROWS, 3, 14), 1);
+        s2s_tape_backward(tape);
+        read_grad(dx[segment], x);
+        s2s_tape_free(tape);
+    }
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        assert_true(fabsf(dx[0][i] - dx[1][i]) < 1e-6f);
+}
+
+/* ---- memory that is taken over ---- */
+
+static void memory_that_a_backward_reads_is_not_taken_over(void **state)
+{
+    float dx[2][ROWS * WIDTH];
+    for (int taken = 0; taken < 2; taken++) {
+        struct s2s_tape *tape = s2s_tape_new(device, true);
+        struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, 12), *y = s2s_op_scale(tape, 0.5f, x);
+        struct s2s_tensor *z = s2s_op_glu(tape, y, y, S2S_ACT_SILU); /* reads y in its backward */
+        y = taken ? s2s_op_add_to(tape, y, z) : s2s_op_add(tape, z, y);
+        s2s_op_sqdist(tape, y, leaf(tape, ROWS, WIDTH, 14), 1);
+        s2s_tape_backward(tape);
+        read_grad(dx[taken], x);
+        s2s_tape_free(tape);
+    }
+    assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
+}
+
+static void rows_of_a_part_leave_its_neighbours_gradient_alone(void **state)
+{
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, 12), *part[2];
+    const int32_t rows[] = {3, 5};
+    float dx[ROWS * WIDTH], x0[ROWS * WIDTH];
+    s2s_tape_split(tape, s2s_op_scale(tape, 1, x), 2, (int64_t[]){2, 2}, part);
+    struct s2s_tensor *some = s2s_op_gather_rows(tape, part[0], s2s_tape_upload_i32(tape, rows, 2));
+    float zeros[ROWS * 2] = {0};
+    s2s_op_sqdist(tape, s2s_op_scale(tape, 1, part[1]),
+                  s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){ROWS, 2}, zeros), 1);
+    s2s_op_sqdist(tape, some, s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){2, 2}, zeros), 1);
+    s2s_tape_backward(tape);
+    read_grad(dx, x);
+    s2s_rng_fill_normal(x0, ROWS * WIDTH, 12, 0, 0, 1);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < WIDTH; c++) {
+            const bool counts = c >= 2 || r == 3 || r == 5;
+            assert_true(dx[r * WIDTH + c] == (counts ? x0[r * WIDTH + c] : 0));
+        }
+    s2s_tape_free(tape);
+}
+
 /* ---- stages ---- */
 
 static void two_tapes_with_the_gradient_handed_over_equal_one(void **state)
@@ -355,6 +418,9 @@ int main(void)
         cmocka_unit_test(a_segment_may_have_several_outputs),
         cmocka_unit_test(parts_of_a_split_tensor_share_one_gradient),
         cmocka_unit_test(the_input_of_a_segment_may_be_split_in_it),
+        cmocka_unit_test(a_tensor_that_is_split_may_be_split_again_in_a_segment),
+        cmocka_unit_test(memory_that_a_backward_reads_is_not_taken_over),
+        cmocka_unit_test(rows_of_a_part_leave_its_neighbours_gradient_alone),
         cmocka_unit_test(two_tapes_with_the_gradient_handed_over_equal_one),
         cmocka_unit_test(a_leaf_that_nothing_reached_has_a_gradient_of_zeros),
         cmocka_unit_test(steps_of_any_length_take_the_memory_of_the_longest),

@@ -124,7 +124,7 @@ static void neither_forward_nor_backward_waits(void **state)
     }
 }
 
-static void a_step_of_any_microbatches_waits_once(void **state)
+static void t3_a_step_of_any_microbatches_waits_once(void **state)
 {
     for (int c = 0; c < STEP_CASES; c++) {
         struct step_run *run = step_open(&step_cases[c], device_over(&s2s_kernels_cpu));
@@ -259,7 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_kernels_touch_the_memory_of_a_device),
         cmocka_unit_test(neither_forward_nor_backward_waits),
-        cmocka_unit_test(a_step_of_any_microbatches_waits_once),
+        cmocka_unit_test(t3_a_step_of_any_microbatches_waits_once),
         cmocka_unit_test(a_counted_step_calls_and_needs_what_a_real_one_does),
         cmocka_unit_test(a_queue_forgets_the_layers_of_a_tape),
         cmocka_unit_test(products_are_six_operations_a_weight_and_token),

@@ -243,7 +243,7 @@ static void launch_with_pipe(const char *name)
     free(what);
 }
 
-static void stdin_is_read_once_whatever_the_grid(void **state)
+static void t8_stdin_is_read_once_whatever_the_grid(void **state)
 {
     launch_with_pipe("one");
 }
@@ -291,7 +291,7 @@ static int remove_streams(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stdin_is_read_once_whatever_the_grid),
+        cmocka_unit_test(t8_stdin_is_read_once_whatever_the_grid),
         cmocka_unit_test(stdin_feeds_the_grids_of_a_launch_alike),
         cmocka_unit_test(stdin_is_read_by_a_rank_outside_of_the_grid),
         cmocka_unit_test(peers_share_the_reading_and_see_the_same_microbatches),

@@ -1,13 +1,16 @@
 # s2s: GNU make, pkg-config, C11. `make` builds bin/; `make setup` installs what packages.txt names.
 # Knobs: SANITIZE=1 (ASan + UBSan), SANITIZE=thread (TSan), DEBUG=1, MARCH=native, WERROR=1, V=1, PREFIX, DESTDIR, BUILD.
+# CPU_LEVELS="x86-64-v2 x86-64-v3 x86-64-v4" is for programs that go to other machines: the CPU's kernels at each of these levels of instructions, of which a
+# program takes the best that its machine has (S2S_CPU_LEVEL names another one), and all else at the lowest.
 
 CC ?= gcc
-MARCH ?= native
+LEVELS := $(sort $(CPU_LEVELS))
+MARCH ?= $(or $(firstword $(LEVELS)),native)
 PREFIX ?= /usr/local
 V ?= 0
 VARIANT := $(if $(filter thread,$(SANITIZE)),tsan,$(if $(SANITIZE),sanitize,$(if $(DEBUG),debug,release)))
-BUILD ?= build/$(VARIANT)
-BIN := $(if $(filter release,$(VARIANT)),bin,$(BUILD)/bin)
+BUILD ?= build/$(VARIANT)$(if $(LEVELS),-levels)
+BIN := $(if $(filter release,$(VARIANT)$(if $(LEVELS),-levels)),bin,$(BUILD)/bin)
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
 
@@ -20,7 +23,7 @@ MPI_LIBS := $(shell pkg-config --libs ompi-c 2>/dev/null)
 GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,openblas)
 endif
 
-WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter
+WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter -Wno-psabi
 OPT_release := -O3 -g
 OPT_debug := -Og -g3
 OPT_sanitize := -O3 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DCPU_MAP_BYTES=SIZE_MAX -DPICKLE_WINDOW=4096 -DPICKLE_COLLECT=1024 -DPICKLE_PAIRS=2 -DHEADER_WINDOW=64
@@ -42,20 +45,37 @@ LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c
 LIB := $(BUILD)/libs2s.a
 PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
 PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))
+# files whose numbers a level changes, compiled once a level where there are several
+LEVEL_SRC := $(if $(LEVELS),$(filter-out %/table.c %/levels.c %/memory.c %/gemm_dnnl.c %/gemm_openblas.c,$(wildcard kernels/cpu/*.c)))
 UNIT_SRC := $(wildcard tests/unit/*/*_test.c)
 UNITS := $(UNIT_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
+LIB_OBJ := $(call obj,$(filter-out $(LEVEL_SRC),$(LIB_SRC))) $(foreach level,$(LEVELS),$(LEVEL_SRC:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$(level)/%.o))
+symbol = $(subst -,_,$(level))
 
 .PHONY: all doc-rules setup units fuzzers benches clean FORCE
 .SECONDARY:
 all: $(PROGRAMS) $(MPI_LIB)
 
-$(BUILD)/%.o: %.c
+define compile
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+endef
+$(BUILD)/%.o: %.c
+	$(compile)
+
+define level_rules
+$(BUILD)/kernels/cpu/$(1)/%.o: CFLAGS_ALL += -march=$(1) -DCPU_LEVEL='"$(symbol)"'
+$(BUILD)/kernels/cpu/$(1)/%.o: kernels/cpu/%.c
+	$$(compile)
+endef
+$(foreach level,$(LEVELS),$(eval $(call level_rules,$(level))))
+ifneq ($(LEVELS),)
+$(BUILD)/kernels/cpu/levels.o: CFLAGS_ALL += -DCPU_LEVELS='$(foreach level,$(LEVELS),LEVEL($(symbol), "$(level)"))'
+endif
 
 $(call obj,$(MPI_SRC)): CFLAGS_ALL += -fPIC
 $(MPI_LIB): $(call obj,$(MPI_SRC))
@@ -63,7 +83,7 @@ $(MPI_LIB): $(call obj,$(MPI_SRC))
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -o $@ $^ $(MPI_LIBS)
 
-$(LIB): $(call obj,$(LIB_SRC))
+$(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
 

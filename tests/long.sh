@@ -3,6 +3,7 @@
 #   release   the whole suite with its long tests
 #   sanitize  the suite under ASan and UBSan
 #   tsan      threads that work on one tensor and threads in general, under TSan
+#   levels    the tests of kernels at each level of CPU_LEVELS that this machine has
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
 #             tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
@@ -12,7 +13,7 @@
 set -u
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3} S2S_BIN=${S2S_BIN:-$PWD/bin}
-known="release sanitize tsan fuzz oracle"
+known="release sanitize tsan levels fuzz oracle"
 export JOBS=${JOBS:-$(nproc)}
 results=$(mktemp -d)
 export results
@@ -57,6 +58,20 @@ tsan() {
         "${fixed[@]}" build/tsan/tests/unit/io/behind_test &&
         S2S_BIN=$PWD/build/tsan/bin "${fixed[@]}" bats tests/tools/s2s-ckpt-threads.bats
 }
+levels() {
+    local names="x86-64-v2 x86-64-v3 x86-64-v4" level tests
+    tests=$(printf '%s\n' tests/unit/kernels/*_test.c | sed 's,^,build/release-levels/,; s,\.c$,,')
+    timed "kernels for several levels" make -s -j"$JOBS" WERROR=1 CPU_LEVELS="$names" $tests || return 0
+    for level in $names; do timed "kernels at $level" kernels_at "$level" $tests; done
+}
+kernels_at() {
+    local level=$1 test bad=0
+    shift
+    echo "int main(void) { return !__builtin_cpu_supports(\"$level\"); }" | ${CC:-gcc} -x c - -o "$results/has" || return 1
+    "$results/has" || { echo "this machine has no $level" && return 77; }
+    for test in "$@"; do S2S_CPU_LEVEL=$level timeout 600 "$test" || bad=1; done
+    return $bad
+}
 fuzz() {
     command -v clang >/dev/null || { echo "no clang" && return 77; }
     tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"
@@ -77,6 +92,7 @@ part() {
     release) timed "suite with its long tests" release ;;
     sanitize) timed "suite under ASan and UBSan" sanitize ;;
     tsan) timed "threads under TSan" tsan ;;
+    levels) levels ;;
     fuzz) timed "fuzzing" fuzz ;;
     oracle) timed "programs for the scripts of tests/oracle" make -s -j"$JOBS" all && oracle ;;
     esac

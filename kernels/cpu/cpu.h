@@ -1,4 +1,11 @@
-/* What the files of the CPU table share. Every function is one entry of struct s2s_kernels. */
+/*
+ * What the files of the CPU table share. Every function is one entry of struct s2s_kernels.
+ *
+ * A build may have the kernels for several instruction levels (CPU_LEVELS of the Makefile): each of
+ * their files is then compiled once a level, with CPU_LEVEL as the level's name. C has one name for
+ * a function and the linker one for each level. table.c, levels.c, memory.c and gemm_*.c are for
+ * all levels.
+ */
 #ifndef S2S_KERNELS_CPU_H
 #define S2S_KERNELS_CPU_H
 
@@ -6,6 +13,13 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+
+/* After a declaration of what there is once a level: its name for the linker. */
+#ifdef CPU_LEVEL
+#define CPU_SYMBOL(name) __asm__("cpu_" #name "_" CPU_LEVEL)
+#else
+#define CPU_SYMBOL(name)
+#endif
 
 /* Below this many elements a parallel region costs more than it gains. */
 enum { CPU_PARALLEL_MIN = 16384 };
@@ -92,17 +106,31 @@ void cpu_free(struct s2s_queue *queue, void *ptr);
 
 /* out[cols] (+)= the sum of n_partials vectors, in order */
 void cpu_add_partials(float *out, const float *partial, int64_t n_partials, int64_t cols,
-                      bool accumulate);
+                      bool accumulate) CPU_SYMBOL(add_partials);
 
 #define PLAIN(name, suffix)
 #define WORKSPACE(name, suffix) \
-    size_t cpu_##name##_workspace(const struct s2s_queue *queue, const struct s2s_k_##suffix *args);
+    size_t cpu_##name##_workspace(const struct s2s_queue *queue, \
+                                  const struct s2s_k_##suffix *args) CPU_SYMBOL(name##_workspace);
 #define X(name, suffix, kind, mats) \
-    void cpu_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args); \
+    void cpu_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args) CPU_SYMBOL(name); \
     kind(name, suffix)
 S2S_KERNELS(X)
 #undef X
 #undef PLAIN
 #undef WORKSPACE
+
+/* The kernels of one level (entries.c): the members of the list alone. */
+extern const struct s2s_kernels cpu_entries CPU_SYMBOL(entries);
+
+/* ---- the levels of this build (levels.c) ---- */
+
+/* The lowest one. */
+const struct s2s_kernels *cpu_lowest(void);
+
+/* Lends in *entries the best level that this machine has, or the one that S2S_CPU_LEVEL names: 0,
+ * or a status for cpu_level_text, which is static and NULL for others. */
+int cpu_choose(const struct s2s_kernels **entries);
+const char *cpu_level_text(int status);
 
 #endif

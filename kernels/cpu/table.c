@@ -1,7 +1,7 @@
 /*
  * The CPU table: its memory, and its entries, each behind a check of the element types of its
- * matrices. A queue is a number of threads: everything is done when a call returns, so an event has
- * nothing to hold.
+ * matrices. A queue is a number of threads and the instruction level of its kernels: everything is
+ * done when a call returns, so an event has nothing to hold.
  */
 #include <omp.h>
 #include <stdlib.h>
@@ -11,10 +11,19 @@
 
 static int cpu_open(struct s2s_queue *queue, int index)
 {
-    queue->handle = NULL;
-    queue->status = 0;
+    const struct s2s_kernels *entries = NULL;
+    const int status = cpu_choose(&entries);
+    queue->handle = (void *)entries;
+    queue->status = status;
     queue->lanes = omp_get_max_threads();
-    return 0;
+    return status;
+}
+
+/* The kernels of the level of a queue. One that was not opened may be asked for workspaces, which
+ * are the same at all levels. */
+static const struct s2s_kernels *entries_of(const struct s2s_queue *queue)
+{
+    return queue->handle ? queue->handle : cpu_lowest();
 }
 
 static void cpu_close(struct s2s_queue *queue)
@@ -23,7 +32,8 @@ static void cpu_close(struct s2s_queue *queue)
 
 static const char *cpu_status_text(int status)
 {
-    return status ? "unknown" : "no failure";
+    const char *level = cpu_level_text(status);
+    return level ? level : status ? "unknown" : "no failure";
 }
 
 static void cpu_copy_bytes(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
@@ -74,14 +84,24 @@ static void check_mat(const char *entry, const char *field, const struct s2s_mat
 }
 
 #define MAT(field) check_mat(entry, #field, &args->field);
+#define PLAIN(name, suffix)
+#define WORKSPACE(name, suffix) \
+    static size_t name##_workspace(const struct s2s_queue *queue, \
+                                   const struct s2s_k_##suffix *args) \
+    { \
+        return entries_of(queue)->name##_workspace(queue, args); \
+    }
 #define X(name, suffix, kind, mats) \
     static void checked_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args) \
     { \
         static const char entry[] __attribute__((unused)) = #name; \
-        mats cpu_##name(queue, args); \
-    }
+        mats entries_of(queue)->name(queue, args); \
+    } \
+    kind(name, suffix)
 S2S_KERNELS(X)
 #undef X
+#undef PLAIN
+#undef WORKSPACE
 #undef MAT
 
 const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
@@ -103,7 +123,7 @@ const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
                                             .event_record = cpu_event_pass,
                                             .event_wait = cpu_event_pass,
 #define PLAIN(name)
-#define WORKSPACE(name) .name##_workspace = cpu_##name##_workspace,
+#define WORKSPACE(name) .name##_workspace = name##_workspace,
 #define X(name, suffix, kind, mats) .name = checked_##name, kind(name)
                                             S2S_KERNELS(X)
 #undef X

@@ -11,7 +11,7 @@
 /* Where kernels run, in the order they were issued. Opened by a table (struct s2s_kernels), and
  * then good for that table alone. */
 struct s2s_queue {
-    void *handle; /* the backend's own; NULL on the CPU */
+    void *handle; /* the backend's own */
     int status;   /* 0, or the backend's first failure (status_text says what it was) */
     /* Parts that the backend divides work into, each with a workspace of its own where one is
      * needed; never part of a result. The CPU's threads, as many as OpenMP had at the opening. Who

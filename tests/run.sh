@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the suite and counts: unit tests (cmocka), fuzz corpora, tool tests (bats), with a last line `N passed, N failed[, N skipped]`.
-# tests/run.sh [--long]; S2S_BIN and BUILD say where the programs and test binaries are, JOBS how many files run at once (as many as there are cores).
+# tests/run.sh [--long]; S2S_BIN and BUILD say where the programs and test binaries are, JOBS how many files run at once (one more than there are cores, as some wait).
 set -u
 cd "$(dirname "$0")/.."
 export BUILD=${BUILD:-build/release} S2S_BIN=${S2S_BIN:-$PWD/bin}
@@ -102,7 +102,7 @@ items() {
 export -f unit fuzz tool count one
 echo 1 >"$work/next"
 items | nl -w1 -s' ' >"$work/items"
-xargs -L 1 -P "${JOBS:-$(env -u OMP_NUM_THREADS nproc)}" bash -c 'one "$@"' one <"$work/items"
+xargs -L 1 -P "${JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}" bash -c 'one "$@"' one <"$work/items"
 
 passed=0 failed=0 skipped=0
 read -r next <"$work/next"

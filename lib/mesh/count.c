@@ -163,27 +163,6 @@ static void group_exchange(const struct s2s_group *group, struct s2s_queue *queu
     add(group, mesh_sent_exchange(group->impl, list, n));
 }
 
-static int64_t start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
-                                int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
-{
-    group_all_reduce(group, queue, buf, n, dtype, op);
-    return mesh_group_ticket(group);
-}
-
-static int64_t start_all_gather(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
-                                const void *send, int64_t n, enum s2s_dtype dtype)
-{
-    group_all_gather(group, queue, recv, send, n, dtype);
-    return mesh_group_ticket(group);
-}
-
-static int64_t start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
-                                    void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
-{
-    group_reduce_scatter(group, queue, recv, send, n, dtype);
-    return mesh_group_ticket(group);
-}
-
 const struct s2s_group_ops mesh_group_ops_count = {
     .memory = "count",
     .all_reduce = group_all_reduce,
@@ -193,8 +172,8 @@ const struct s2s_group_ops mesh_group_ops_count = {
     .all_to_all = group_all_to_all,
     .broadcast = group_broadcast,
     .exchange = group_exchange,
-    .start_all_reduce = start_all_reduce,
-    .start_all_gather = start_all_gather,
-    .start_reduce_scatter = start_reduce_scatter,
+    .start_all_reduce = mesh_group_start_all_reduce,
+    .start_all_gather = mesh_group_start_all_gather,
+    .start_reduce_scatter = mesh_group_start_reduce_scatter,
     .wait = mesh_group_wait,
 };

@@ -72,32 +72,34 @@ static void group_exchange(const struct s2s_group *group, struct s2s_queue *queu
 
 /* ---- started ones: complete at once; tickets are kept so that a wrong one is found ---- */
 
-int64_t mesh_group_ticket(const struct s2s_group *group)
+static int64_t new_ticket(const struct s2s_group *group)
 {
     struct mesh_group *g = (struct mesh_group *)group;
     s2s_grow(&g->open, g->n_open, &g->cap_open, sizeof *g->open);
     return g->open[g->n_open++] = ++g->n_started;
 }
 
-static int64_t start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue, void *buf,
-                                int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+int64_t mesh_group_start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue,
+                                    void *buf, int64_t n, enum s2s_dtype dtype,
+                                    enum s2s_group_op op)
 {
-    group_all_reduce(group, queue, buf, n, dtype, op);
-    return mesh_group_ticket(group);
+    group->ops->all_reduce(group, queue, buf, n, dtype, op);
+    return new_ticket(group);
 }
 
-static int64_t start_all_gather(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
-                                const void *send, int64_t n, enum s2s_dtype dtype)
-{
-    group_all_gather(group, queue, recv, send, n, dtype);
-    return mesh_group_ticket(group);
-}
-
-static int64_t start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
+int64_t mesh_group_start_all_gather(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
 {
-    group_reduce_scatter(group, queue, recv, send, n, dtype);
-    return mesh_group_ticket(group);
+    group->ops->all_gather(group, queue, recv, send, n, dtype);
+    return new_ticket(group);
+}
+
+int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
+                                        void *recv, const void *send, int64_t n,
+                                        enum s2s_dtype dtype)
+{
+    group->ops->reduce_scatter(group, queue, recv, send, n, dtype);
+    return new_ticket(group);
 }
 
 void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket)
@@ -122,9 +124,9 @@ const struct s2s_group_ops mesh_group_ops = {
     .all_to_all = group_all_to_all,
     .broadcast = group_broadcast,
     .exchange = group_exchange,
-    .start_all_reduce = start_all_reduce,
-    .start_all_gather = start_all_gather,
-    .start_reduce_scatter = start_reduce_scatter,
+    .start_all_reduce = mesh_group_start_all_reduce,
+    .start_all_gather = mesh_group_start_all_gather,
+    .start_reduce_scatter = mesh_group_start_reduce_scatter,
     .wait = mesh_group_wait,
 };
 

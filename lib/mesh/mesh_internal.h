@@ -163,8 +163,16 @@ struct s2s_comm *mesh_comm_over(struct s2s_mesh *mesh, const char *name, const i
 void mesh_comm_free(struct s2s_comm *comm);
 void mesh_groups_free(struct mesh_group *groups);
 extern const struct s2s_group_ops mesh_group_ops;
-/* Tickets of operations that are complete when they were started; `wait` of a group_ops. */
-int64_t mesh_group_ticket(const struct s2s_group *group);
+/* For a group_ops whose operations are complete when they return: the started ones and wait.
+ * Tickets are kept so that a wrong one is found. */
+int64_t mesh_group_start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue,
+                                    void *buf, int64_t n, enum s2s_dtype dtype,
+                                    enum s2s_group_op op);
+int64_t mesh_group_start_all_gather(const struct s2s_group *group, struct s2s_queue *queue,
+                                    void *recv, const void *send, int64_t n, enum s2s_dtype dtype);
+int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
+                                        void *recv, const void *send, int64_t n,
+                                        enum s2s_dtype dtype);
 void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
 
 /* Bytes that this rank hands to others: one formula each, for what is sent and what is counted. */

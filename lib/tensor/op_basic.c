@@ -40,10 +40,8 @@ bool tensor_is_free(const struct s2s_tensor *x)
     return !x->kept && !x->consumed && !x->param && !x->root && x->row_stride == s2s_tensor_cols(x);
 }
 
-struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
+struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *x)
 {
-    if (x->kept || (x->root && x->root->kept) || x->consumed || x->param)
-        S2S_BUG("%s: the memory of a tensor that is still read is taken over", tape->layer);
     struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
     *y = (struct s2s_tensor){.dtype = x->dtype,
                              .n_dims = x->n_dims,
@@ -52,21 +50,27 @@ struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
                              .device = x->device};
     for (int i = 0; i < x->n_dims; i++)
         y->shape[i] = x->shape[i];
+    return y;
+}
+
+struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
+{
+    if (x->kept || (x->root && x->root->kept) || x->consumed || x->param)
+        S2S_BUG("%s: the memory of a tensor that is still read is taken over", tape->layer);
+    struct s2s_tensor *y = tensor_alias(tape, x);
     x->consumed = true;
     if (x->root)
         x->root->consumed = true;
     return y;
 }
 
-void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
-                bool accumulate)
+void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n)
 {
     struct s2s_k_reduce args = {.x = {(float *)x, n, S2S_F32},
                                 .out = scalar->data,
                                 .rows = 1,
                                 .cols = n,
-                                .what = S2S_REDUCE_SUM,
-                                .accumulate = accumulate};
+                                .what = S2S_REDUCE_SUM};
     args.workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->reduce_workspace(tensor_queue(tape), &args));
     tensor_k(tape)->reduce(tensor_queue(tape), &args);

@@ -84,15 +84,8 @@ struct s2s_tensor *s2s_op_copy_to_group(struct s2s_tape *tape, struct s2s_tensor
     if (alone(tape, x, group) || !s2s_tape_needs(tape, 1, &x))
         return x;
     /* the same values, but a gradient of its own */
-    struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
-    *y = (struct s2s_tensor){.dtype = x->dtype,
-                             .n_dims = x->n_dims,
-                             .row_stride = x->row_stride,
-                             .data = x->data,
-                             .device = x->device,
-                             .kept = true};
-    for (int i = 0; i < x->n_dims; i++)
-        y->shape[i] = x->shape[i];
+    struct s2s_tensor *y = tensor_alias(tape, x);
+    y->kept = true;
     record(tape, "copy_to_group", copy_to_group_backward, x, y, group);
     return y;
 }

@@ -151,9 +151,9 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
         xent_slice(tape, x, w, begin, n - begin < rows ? n - begin : rows, logits, &part, seed, dx,
                    dw, accumulate_dw || begin > 0);
     }
-    tensor_sum(tape, loss, losses, n, false);
+    tensor_sum(tape, loss, losses, n);
     if (hits)
-        tensor_sum(tape, hits, hit, n, false);
+        tensor_sum(tape, hits, hit, n);
     s2s_tape_scratch_end(tape);
 }
 
@@ -390,7 +390,7 @@ struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,
     tensor_check(tape, "squared distance", target, rows, s2s_tensor_cols(x));
     struct s2s_tensor *loss = new_loss(tape);
     float *each = sqdist_rows(tape, x, target, NULL, 0, false);
-    tensor_sum(tape, loss, each, rows, false);
+    tensor_sum(tape, loss, each, rows);
     s2s_tape_scratch_end(tape);
     if (s2s_tape_needs(tape, 1, &x)) {
         struct sqdist_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);

@@ -31,9 +31,10 @@ bool tensor_is_free(const struct s2s_tensor *x);
 /* An output in the memory of x, which nobody reads any more: x is consumed. After s2s_tape_needs.
  */
 struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x);
-/* Sum of a device vector into a F64 scalar of the tape, added when accumulate. */
-void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
-                bool accumulate);
+/* Another tensor over the memory of x, with a gradient of its own. */
+struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *x);
+/* Sum of a device vector into a F64 scalar of the tape. */
+void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n);
 
 /* Forgets tensors and nodes, but gives no gradient back. */
 void tensor_tape_forget(struct s2s_tape *tape);

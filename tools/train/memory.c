@@ -1,3 +1,4 @@
+/* The parts of memory by name, and numbers with units, for plan and --profile. */
 #include "tools/train/memory.h"
 
 #include <stddef.h>

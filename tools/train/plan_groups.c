@@ -1,3 +1,4 @@
+/* The mesh that --mesh names, and its groups of ranks as JSON and text. */
 #include "tools/train/plan_groups.h"
 
 #include <stdio.h>

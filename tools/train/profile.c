@@ -1,3 +1,4 @@
+/* --profile of a run: the table at its end and the trace of its last steps. */
 #include "tools/train/profile.h"
 
 #include <ctype.h>

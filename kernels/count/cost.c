@@ -18,7 +18,7 @@ const char *s2s_entry_name(enum s2s_entry entry)
         S2S_KERNELS(X)
 #undef X
             "zero",
-        "copy_in", "copy_out", "sync"};
+        "copy_in", "copy_out", "copy_out_async", "sync"};
     return names[entry];
 }
 

@@ -21,6 +21,7 @@ enum s2s_entry {
         S2S_ENTRY_zero,
     S2S_ENTRY_copy_in,
     S2S_ENTRY_copy_out,
+    S2S_ENTRY_copy_out_async, /* waits for nothing */
     S2S_ENTRY_sync,
     S2S_ENTRIES
 };

@@ -128,6 +128,13 @@ static void count_copy_out(struct s2s_queue *queue, void *host, const void *src,
         memset(host, 0, bytes);
 }
 
+static void count_copy_out_async(struct s2s_queue *queue, void *host, const void *src, size_t bytes)
+{
+    add(queue, S2S_ENTRY_copy_out_async, (struct s2s_cost){.read_bytes = (double)bytes});
+    if (bytes > 0)
+        memset(host, 0, bytes);
+}
+
 static void count_zero(struct s2s_queue *queue, void *dst, size_t bytes)
 {
     add(queue, S2S_ENTRY_zero, (struct s2s_cost){.written_bytes = (double)bytes});
@@ -171,7 +178,7 @@ struct s2s_kernels s2s_count_over(const struct s2s_kernels *base)
                                 .copy_in = count_copy_in,
                                 .copy_out = count_copy_out,
                                 .copy_in_async = count_copy_in,
-                                .copy_out_async = count_copy_out,
+                                .copy_out_async = count_copy_out_async,
                                 .zero = count_zero,
                                 .sync = count_sync,
                                 .event_new = count_event_new,

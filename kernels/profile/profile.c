@@ -105,7 +105,8 @@ static void profile_copy_out_async(struct s2s_queue *queue, void *host, const vo
 {
     const double begin_s = call_begin(profile_of(queue));
     base_of(queue)->copy_out_async(queue, host, src, bytes);
-    call_end(queue, S2S_ENTRY_copy_out, begin_s, (struct s2s_cost){.read_bytes = (double)bytes});
+    call_end(queue, S2S_ENTRY_copy_out_async, begin_s,
+             (struct s2s_cost){.read_bytes = (double)bytes});
 }
 
 static void profile_sync(struct s2s_queue *queue)

@@ -70,18 +70,13 @@ void s2s_device_close(struct s2s_device *device)
     free(device);
 }
 
-int s2s_device_status(const struct s2s_device *device, struct s2s_error *err)
+int s2s_device_sync(struct s2s_device *device, struct s2s_error *err)
 {
+    device->kernels->sync(&device->queue);
     if (device->queue.status == 0)
         return 0;
     return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s kernels failed: %s", device->kernels->name,
                          device->kernels->status_text(device->queue.status));
-}
-
-int s2s_device_sync(struct s2s_device *device, struct s2s_error *err)
-{
-    device->kernels->sync(&device->queue);
-    return s2s_device_status(device, err);
 }
 
 void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes)
@@ -95,12 +90,4 @@ void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes)
     if (device->fail)
         device->fail(device->fail_ctx, &err);
     s2s_out_of_memory(&err);
-}
-
-size_t s2s_device_peak_bytes(const struct s2s_device *device)
-{
-    size_t bytes = device->scratch.peak_bytes + device->pool.peak_bytes;
-    for (int i = 0; i < device->n_children; i++)
-        bytes += s2s_tape_peak_bytes(device->children[i]);
-    return bytes;
 }

@@ -36,9 +36,7 @@ int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels
                    struct s2s_error *err);
 void s2s_device_close(struct s2s_device *device); /* NULL is a no-op */
 
-/* Whether a kernel failed that the queue has passed, as far as the host has waited for it. */
-int s2s_device_status(const struct s2s_device *device, struct s2s_error *err);
-/* Waits for the queue, then the same. */
+/* Waits for the queue; a failure of a kernel is reported here, once for all before it. */
 int s2s_device_sync(struct s2s_device *device, struct s2s_error *err);
 
 /*
@@ -46,9 +44,5 @@ int s2s_device_sync(struct s2s_device *device, struct s2s_error *err);
  * names the layer that runs. An operation has no way back from there, and other ranks wait for it.
  */
 _Noreturn void s2s_device_out_of_memory(struct s2s_device *device, size_t bytes);
-
-/* Bytes at most in use so far by scratch, pool and the tapes of segments (other tapes and
- * parameters count their own). */
-size_t s2s_device_peak_bytes(const struct s2s_device *device);
 
 #endif

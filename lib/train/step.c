@@ -7,14 +7,14 @@
 #include "lib/base/base.h"
 #include "lib/train/actions.h"
 
+enum { LOSS, SQUARES, N_SUMS };
+
 /* What the parts of one step share. */
 struct step {
     struct s2s_side *side;
     const struct s2s_feed_step *data;
     const struct s2s_step_options *options;
-    struct s2s_tensor *losses; /* F64 [n_microbatches + S2S_CLASSES], device memory: sums of losses,
-                                  then squares of gradients by class */
-    double loss;               /* sum over this rank's labels, then over all */
+    double loss; /* sum over this rank's labels, then over all */
     struct s2s_step_result *result;
 };
 
@@ -41,7 +41,9 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
     side->tape = s2s_tape_new(device, true);
     if (options->batch_norm_batch)
         side->running = side->tape->running = s2s_running_new(model->params);
+    side->sums = s2s_sums_new(device, N_SUMS);
     s2s_arena_init(&side->results, device, 1);
+    side->squares = s2s_arena_alloc(&side->results, S2S_CLASSES * sizeof *side->squares);
 }
 
 void s2s_side_release(struct s2s_side *side)
@@ -50,6 +52,7 @@ void s2s_side_release(struct s2s_side *side)
         return;
     s2s_tape_free(side->tape);
     s2s_running_free(side->running);
+    s2s_sums_free(side->sums);
     s2s_arena_release(&side->results);
     *side = (struct s2s_side){.mesh = NULL};
 }
@@ -81,18 +84,9 @@ static void count_labels(struct step *s)
 
 static void begin(struct step *s)
 {
-    struct s2s_side *side = s->side;
-    struct s2s_params *params = side->model->params;
-    const int64_t n = s->data->n_microbatches + S2S_CLASSES;
-    s2s_params_zero_grads(params);
-    s2s_arena_reset(&side->results);
-    *s->losses = (struct s2s_tensor){
-        .dtype = S2S_F64, .n_dims = 1, .shape = {n}, .row_stride = n, .device = params->device};
-    s->losses->data = s2s_arena_alloc(&side->results, (size_t)n * sizeof(double));
-    params->device->kernels->zero(&params->device->queue, s->losses->data,
-                                  (size_t)n * sizeof(double));
-    if (side->running)
-        s2s_running_begin(side->running, s->data->n_microbatches);
+    s2s_params_zero_grads(s->side->model->params);
+    if (s->side->running)
+        s2s_running_begin(s->side->running, s->data->n_microbatches);
 }
 
 /* ---- actions ---- */
@@ -105,9 +99,7 @@ static void forward(struct step *s, int64_t i)
     s2s_mesh_note(side->mesh, s->options->number, "forward");
     s2s_tape_reset(side->tape);
     s2s_model_forward(side->model, side->tape, &s->data->microbatches[i]->batch, &fwd);
-    struct s2s_tensor place = {.dtype = S2S_F64, .row_stride = 1, .device = s->losses->device};
-    place.data = (double *)s->losses->data + i;
-    s2s_tensor_copy(&place, fwd.loss);
+    s2s_sums_add(side->sums, LOSS, fwd.loss);
 }
 
 static void backward(struct step *s, int64_t i)
@@ -146,19 +138,20 @@ static void finish_reductions(struct step *s)
 /* Losses and the norm of the gradients, in the one wait of the step. */
 static void read_results(struct step *s)
 {
-    const int64_t n = s->data->n_microbatches;
+    struct s2s_side *side = s->side;
     struct s2s_error err = S2S_ERROR_INIT;
-    double *host = s2s_xcalloc((size_t)n + S2S_CLASSES, sizeof *host), squares = 0;
-    s2s_optim_sumsq(s->side->optim, (double *)s->losses->data + n);
-    s2s_tensor_read(s->losses, host);
-    if (s2s_device_status(s->losses->device, &err) < 0)
-        s2s_mesh_fail(s->side->mesh, &err);
-    for (int64_t i = 0; i < n; i++)
-        s->loss += host[i];
-    for (int c = 0; c < S2S_CLASSES; c++)
-        squares += host[n + c];
-    s->result->grad_norm = sqrt(squares);
-    free(host);
+    struct s2s_tensor square = {
+        .dtype = S2S_F64, .row_stride = 1, .device = side->model->params->device};
+    double sums[N_SUMS];
+    s2s_optim_sumsq(side->optim, side->squares);
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        square.data = side->squares + c;
+        s2s_sums_add(side->sums, SQUARES, &square);
+    }
+    if (s2s_sums_read(side->sums, sums, &err) < 0)
+        s2s_mesh_fail(side->mesh, &err);
+    s->loss = sums[LOSS];
+    s->result->grad_norm = sqrt(sums[SQUARES]);
 }
 
 /* What the step was made of, over all ranks. */
@@ -265,9 +258,7 @@ int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
                    const struct s2s_step_options *options, struct s2s_step_result *result,
                    struct s2s_error *err)
 {
-    struct s2s_tensor losses;
-    struct step s = {
-        .side = side, .data = data, .options = options, .losses = &losses, .result = result};
+    struct step s = {.side = side, .data = data, .options = options, .result = result};
     *result = (struct s2s_step_result){.lr = options->lr};
     int rc = validate(&s, err);
     if (rc < 0)

@@ -9,6 +9,7 @@
 #include "lib/model/model.h"
 #include "lib/optim/optim.h"
 #include "lib/tensor/running.h"
+#include "lib/tensor/sums.h"
 #include "lib/train/feed.h"
 
 struct s2s_error;
@@ -22,7 +23,9 @@ struct s2s_side {
     struct s2s_optim *optim;
     struct s2s_tape *tape;
     struct s2s_running *running; /* NULL: batch norms use their running statistics */
-    struct s2s_arena results;    /* device memory: what a step reads back, at once */
+    struct s2s_sums *sums;       /* what a step reads back, at once */
+    struct s2s_arena results;    /* device memory of the next */
+    double *squares;             /* [S2S_CLASSES] of the gradients */
     bool recompute;
 };
 

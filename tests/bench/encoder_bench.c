@@ -21,6 +21,7 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model.h"
 #include "lib/optim/optim.h"
+#include "tests/bench/product.h"
 
 enum { N_MELS = 80, MAX_CLIPS = 256, STEP_SECONDS = 80 };
 
@@ -39,47 +40,10 @@ struct bench {
     double forward_s, backward_s, optimizer_s;
 };
 
-static double cpu_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-/* GFLOP/s of the best of some products whose operands fit the cache. */
-static double product_speed(struct s2s_device *device)
-{
-    const int64_t m = 1024, n = 1024, k = 512;
-    float *a = s2s_xalloc_aligned((size_t)(m * k) * 4);
-    float *b = s2s_xalloc_aligned((size_t)(n * k) * 4);
-    float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
-    s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
-    s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
-    struct s2s_k_gemm args = {.a = {a, k, S2S_F32},
-                              .b = {b, k, S2S_F32},
-                              .c = {c, n, S2S_F32},
-                              .m = m,
-                              .n = n,
-                              .k = k,
-                              .trans_b = true,
-                              .alpha = 1};
-    double best = 1e30;
-    for (int i = 0; i < 30; i++) {
-        double start = s2s_now_s();
-        device->kernels->gemm(&device->queue, &args);
-        double t = s2s_now_s() - start;
-        best = t < best ? t : best;
-    }
-    free(a);
-    free(b);
-    free(c);
-    return 2e-9 * (double)(m * n * k) / best;
 }
 
 static double duration_s(uint64_t i)
@@ -188,7 +152,7 @@ static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
         sound += s;
     }
     if (rc == 0) {
-        double peak = product_speed(b->device);
+        double peak = product_speed(b->device).wall;
         qsort(rates, (size_t)n_steps, sizeof *rates, compare);
         printf("%-14s %6.1f audio s/s median, %.1f best; %.2f GFLOP/audio s, %.0f of %.0f GFLOP/s "
                "(%.0f %%), %.1f audio s a cpu-second; forward %.0f %%, backward %.0f %%, optimizer "

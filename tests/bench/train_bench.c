@@ -21,6 +21,7 @@
 #include "lib/base/rng.h"
 #include "lib/model/model.h"
 #include "lib/train/step.h"
+#include "tests/bench/product.h"
 
 enum { VOCAB = 32000 };
 
@@ -29,55 +30,10 @@ static const struct shape {
     int width, layers, heads, inner, tokens;
 } shapes[] = {{"llama50", 512, 10, 8, 1536, 2048}, {"llama125", 768, 12, 12, 2560, 900}};
 
-static double cpu_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-/* ---- the machine ---- */
-
-/* GFLOP/s, and GFLOP a second of one core, of the best of some products whose operands fit the
- * cache. The second is what counts where other work shares the machine. */
-struct speed {
-    double wall, core;
-};
-
-static struct speed product_speed(struct s2s_device *device)
-{
-    const int64_t m = 1024, n = 1024, k = 512;
-    float *a = s2s_xalloc_aligned((size_t)(m * k) * 4),
-          *b = s2s_xalloc_aligned((size_t)(n * k) * 4);
-    float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
-    s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
-    s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
-    struct s2s_k_gemm args = {.a = {a, k, S2S_F32},
-                              .b = {b, k, S2S_F32},
-                              .c = {c, n, S2S_F32},
-                              .m = m,
-                              .n = n,
-                              .k = k,
-                              .trans_b = true,
-                              .alpha = 1};
-    double best = 1e30, best_cpu = 1e30;
-    for (int i = 0; i < 30; i++) {
-        double start = s2s_now_s(), start_cpu = cpu_s();
-        device->kernels->gemm(&device->queue, &args);
-        best = fmin(best, s2s_now_s() - start);
-        best_cpu = fmin(best_cpu, cpu_s() - start_cpu);
-    }
-    free(a);
-    free(b);
-    free(c);
-    double gflop = 2e-9 * (double)(m * n * k);
-    return (struct speed){gflop / best, gflop / best_cpu};
 }
 
 /* ---- the batch ---- */

@@ -872,6 +872,14 @@ for a, b in ("one", "two"), ("rest1", "rest2"), ("file", "pipe"):
 PY
 }
 
+@test "speech: a file that one rank lacks is named, when a pipe is opened too" {
+    make_speech
+    local args="s.yaml -j1 run=lacks mesh.dp=2 data.train=[-] data.shuffle=false data.eval={}"
+    exits 2 timeout 60 mpirun --oversubscribe --bind-to none -n 1 s2s-train $args : -n 1 s2s-train $args data.features=absent.json < <(s2s-shard cat pcm.s2s)
+    says "absent.json"
+    says_not "MPI_ERR"
+}
+
 @test "speech: a frozen part does not move" {
     make_speech
     s2s-train s.yaml run=zero train.steps=0

@@ -159,7 +159,7 @@ static int read_traits(struct s2s_schema *schema, const json_t *header, struct s
         rc = bad_key(err, "layout", "does not belong to this kind");
     if (rc == 0 && (kind != S2S_KIND_DUPLEX || json_object_get(header, "audio")))
         rc = header_choice(&form, header, "audio", form_names, err);
-    schema->layout = (enum s2s_layout)layout;
+    schema->layout = (enum s2s_stream_layout)layout;
     schema->audio = (enum s2s_audio_form)form;
     if (rc == 0)
         rc = read_embed(schema, header, err);

@@ -17,7 +17,7 @@
 
 struct s2s_error;
 
-enum s2s_layout {
+enum s2s_stream_layout {
     S2S_LAYOUT_NONE,
     S2S_LAYOUT_SALM,
     S2S_LAYOUT_RL,
@@ -62,7 +62,7 @@ struct s2s_schema_tensor {
 /* What one stream's header promises of each of its records. */
 struct s2s_schema {
     enum s2s_kind kind;
-    enum s2s_layout layout;
+    enum s2s_stream_layout layout;
     enum s2s_audio_form audio;
     int64_t cp_size, cp_rank; /* 1, 0 where there is no cp */
     bool has_embed;

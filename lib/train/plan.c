@@ -173,7 +173,8 @@ static int64_t n_microbatches(const struct planner *p, const struct s2s_recipe *
 {
     if (p->options->microbatches > 0)
         return p->options->microbatches;
-    const int64_t dp = s2s_comm_size(p->t->dp), all = r->packs_per_microbatch * dp;
+    const int64_t dp = s2s_comm_size(p->t->layout.comms[S2S_AXIS_DP]),
+                  all = r->packs_per_microbatch * dp;
     return (r->packs_per_step + all - 1) / all;
 }
 
@@ -186,10 +187,10 @@ static void make_up(struct planner *p, const struct s2s_recipe *r)
     p->the_same = s2s_xcalloc((size_t)n, sizeof(struct s2s_pack *));
     for (int64_t i = 0; i < n; i++)
         p->the_same[i] = p->made_up;
-    p->step =
-        (struct s2s_feed_step){.microbatches = p->the_same,
-                               .n_microbatches = n,
-                               .n_global = n * r->packs_per_microbatch * s2s_comm_size(p->t->dp)};
+    p->step = (struct s2s_feed_step){.microbatches = p->the_same,
+                                     .n_microbatches = n,
+                                     .n_global = n * r->packs_per_microbatch *
+                                                 s2s_comm_size(p->t->layout.comms[S2S_AXIS_DP])};
     struct s2s_buf text = S2S_BUF_INIT;
     if (r->packs_per_microbatch > 1)
         s2s_buf_printf(&text, "%lld made-up packs, each of ", (long long)r->packs_per_microbatch);

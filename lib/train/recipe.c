@@ -96,11 +96,12 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
                                      err);
         if (rc < 0)
             return rc;
-        r->mesh[axis] = (int)size;
+        r->mesh.size[axis] = (int)size;
         if (axis != S2S_AXIS_DP && size > 1)
             return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
                                   "only dp may be more than 1, found %lld", (long long)size);
     }
+    r->mesh.etp = r->mesh.size[S2S_AXIS_TP];
     int rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
     if (rc == 0 && !(r->timeout_s > 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.timeout_s"),
@@ -244,19 +245,17 @@ static void say_warnings(const struct s2s_report *report)
 
 static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
 {
-    int others = 1;
-    for (int axis = 0; axis < S2S_AXES; axis++)
-        others *= axis == S2S_AXIS_DP ? 1 : r->mesh[axis];
-    if (r->mesh[S2S_AXIS_DP] == 0)
-        r->mesh[S2S_AXIS_DP] = world_size / others > 0 ? world_size / others : 1;
-    if (r->mesh[S2S_AXIS_DP] * others == world_size)
+    const int others = s2s_layout_peers(&r->mesh);
+    int *dp = &r->mesh.size[S2S_AXIS_DP];
+    if (*dp == 0)
+        *dp = world_size / others > 0 ? world_size / others : 1;
+    if (*dp * others == world_size)
         return 0;
     const struct s2s_conf *node = s2s_conf_find(r->conf, "mesh.dp");
     int rc = s2s_conf_error(err, S2S_E_RANGE, node ? node : r->conf,
-                            "the mesh has %d ranks, but %d were started",
-                            r->mesh[S2S_AXIS_DP] * others, world_size);
-    return s2s_error_hint(err, rc, "start with mpirun -n %d, or give mesh.dp=%d",
-                          r->mesh[S2S_AXIS_DP] * others, world_size / others);
+                            "the mesh has %d ranks, but %d were started", *dp * others, world_size);
+    return s2s_error_hint(err, rc, "start with mpirun -n %d, or give mesh.dp=%d", *dp * others,
+                          world_size / others);
 }
 
 int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)

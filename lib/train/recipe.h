@@ -10,6 +10,7 @@
 #include "lib/mesh/mesh.h"
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
+#include "lib/train/layout.h"
 
 struct s2s_conf;
 struct s2s_error;
@@ -43,7 +44,7 @@ struct s2s_recipe {
     const char *tokenizer, *features; /* or NULL */
     bool shuffle;
 
-    int mesh[S2S_AXES]; /* dp 0: the rest of the world size */
+    struct s2s_layout_spec mesh; /* dp 0: the rest of the world size */
     double timeout_s;
     struct s2s_adamw_options adamw;
     struct s2s_schedule schedule;
@@ -76,7 +77,7 @@ int s2s_recipe_take(struct s2s_recipe *recipe, struct s2s_conf *conf, char *cons
                     size_t n, struct s2s_error *err);
 /*
  * As s2s-check would judge it on world_size ranks; where nothing is trained its batches need not
- * fit them. Warnings are logged. ARG and RANGE for a mesh that does not fit; sets mesh[dp].
+ * fit them. Warnings are logged. ARG and RANGE for a mesh that does not fit; sets the size of dp.
  */
 int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, bool trains, struct s2s_error *err);
 void s2s_recipe_release(struct s2s_recipe *recipe);

@@ -115,13 +115,10 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
 
 static int write_share(struct s2s_trainer *t, struct s2s_buf *items, struct s2s_error *err)
 {
-    const struct s2s_group dp = {
-        .axis = "dp", .size = s2s_comm_size(t->dp), .rank = s2s_comm_rank(t->dp)};
-    const struct s2s_group *axes[S2S_AXES] = {[S2S_AXIS_DP] = &dp};
     struct s2s_dist_writer *w = NULL;
     int rc = s2s_dist_open(&w, t->ckpt_root, t->state.step, s2s_mesh_rank(t->mesh), err);
     if (rc == 0)
-        rc = s2s_write_params(w, t->bundle.model->params, t->optim, axes, err);
+        rc = s2s_write_params(w, t->bundle.model->params, t->optim, t->layout.axes, err);
     if (rc < 0) {
         s2s_dist_discard(w);
         return rc;

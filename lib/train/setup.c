@@ -36,32 +36,33 @@ static bool given(const struct s2s_recipe_part *part)
 }
 
 /* The part alone; of parts what is said of any. */
-static int open_bare(struct s2s_bundle *b, const struct s2s_salm_part *part,
-                     const struct s2s_salm_parts *parts, struct s2s_error *err)
+static int open_bare(struct s2s_bundle *b, const struct s2s_par *par,
+                     const struct s2s_salm_part *part, const struct s2s_salm_parts *parts,
+                     struct s2s_error *err)
 {
     struct s2s_model_options options = {.config = part->config,
                                         .conf = part->conf,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head};
-    return s2s_model_open(&b->model, b->device, NULL, part->dir, &options, err);
+    return s2s_model_open(&b->model, b->device, par, part->dir, &options, err);
 }
 
-static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, enum s2s_head head,
-                      struct s2s_error *err)
+static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const struct s2s_par *par,
+                      enum s2s_head head, struct s2s_error *err)
 {
     struct s2s_salm_parts parts = {
         .batch_norm_batch = r->batch_norm_batch, .projection = r->projection.path, .head = head};
     int rc;
     if (r->model_path) {
         struct s2s_salm_part whole = {.dir = r->model_path};
-        rc = open_bare(b, &whole, &parts, err);
+        rc = open_bare(b, par, &whole, &parts, err);
     } else if ((rc = part_from(&parts.encoder, &r->encoder, err)) < 0 ||
                (rc = part_from(&parts.llm, &r->llm, err)) < 0) {
         return rc;
     } else if (given(&r->encoder) && given(&r->llm)) {
-        rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
+        rc = s2s_salm_open(&b->model, b->device, par, &parts, err);
     } else {
-        rc = open_bare(b, given(&r->llm) ? &parts.llm : &parts.encoder, &parts, err);
+        rc = open_bare(b, par, given(&r->llm) ? &parts.llm : &parts.encoder, &parts, err);
     }
     b->composite = rc == 0 && b->model->kind == &s2s_model_salm;
     return rc;
@@ -86,13 +87,11 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
     return rc < 0 ? rc : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"), err);
 }
 
-int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, enum s2s_head head,
-                    struct s2s_device *device, struct s2s_error *err)
+int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, const struct s2s_par *par,
+                    enum s2s_head head, struct s2s_device *device, struct s2s_error *err)
 {
     *b = (struct s2s_bundle){.device = device};
-    int rc = device ? 0 : s2s_device_open(&b->device, r->device, err);
-    if (rc == 0)
-        rc = open_model(b, r, head, err);
+    int rc = open_model(b, r, par, head, err);
     if (rc == 0)
         rc = make_groups(b, r, err);
     if (rc == 0)
@@ -160,7 +159,7 @@ static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_e
         b->composite = true;
     } else if (rc == 0 && (encoder || llm)) {
         struct s2s_salm_part part = {.conf = llm ? llm : encoder};
-        rc = open_bare(b, &part, &(struct s2s_salm_parts){.projection = NULL}, err);
+        rc = open_bare(b, NULL, &part, &(struct s2s_salm_parts){.projection = NULL}, err);
     } else if (rc == 0) {
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "it does not say which model it holds");
         s2s_error_hint(err, rc, "convert it with s2s-ckpt convert --to hf and use --model");
@@ -193,7 +192,7 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
         rc = open_checkpoint(b, ckpt, err);
     } else if (rc == 0) {
         struct s2s_salm_part whole = {.dir = dir};
-        rc = open_bare(b, &whole, &(struct s2s_salm_parts){.projection = NULL}, err);
+        rc = open_bare(b, NULL, &whole, &(struct s2s_salm_parts){.projection = NULL}, err);
         if (rc == 0)
             rc = s2s_params_finish(b->model->params, err);
         if (rc == 0) {

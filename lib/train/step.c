@@ -7,7 +7,8 @@
 #include "lib/base/base.h"
 #include "lib/train/actions.h"
 
-enum { LOSS, SQUARES, N_SUMS };
+/* ONCE: squares of gradients that all ranks of tp have */
+enum { LOSS, ONCE, CUT, EXPERT, N_SUMS };
 
 /* What the parts of one step share. */
 struct step {
@@ -30,14 +31,13 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
 {
     struct s2s_device *device = model->params->device;
     *side = (struct s2s_side){.mesh = mesh,
-                              .dp = options->dp,
+                              .layout = options->layout,
                               .model = model,
                               .optim = optim,
                               .recompute = options->recompute};
     /* the other ranks wait for one that has no memory left */
     device->fail = end_job;
     device->fail_ctx = mesh;
-    side->gradients = s2s_comm_group(side->dp, "dp", device->kernels->sync);
     side->tape = s2s_tape_new(device, true);
     if (options->batch_norm_batch)
         side->running = side->tape->running = s2s_running_new(model->params);
@@ -78,7 +78,7 @@ static void count_labels(struct step *s)
     int64_t n = 0;
     for (int64_t i = 0; i < s->data->n_microbatches; i++)
         n += s->data->microbatches[i]->n_labels;
-    s2s_comm_all_reduce(s->side->dp, &n, 1, S2S_I64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(s->side->layout->data, &n, 1, S2S_I64, S2S_GROUP_SUM);
     s->result->labels = n;
 }
 
@@ -125,19 +125,49 @@ static void run_actions(struct step *s)
 
 /* ---- sums over ranks ---- */
 
+/* The gradients [begin, end) of the flat buffer, over the group. */
+static void reduce(const struct step *s, const struct s2s_group *group, int64_t begin, int64_t end)
+{
+    const struct s2s_params *params = s->side->model->params;
+    if (s2s_group_size(group) > 1 && begin < end)
+        group->ops->all_reduce(group, &params->device->queue, params->grads + begin, end - begin,
+                               S2S_F32, S2S_GROUP_SUM);
+}
+
+/* Over ranks that have other tokens; where each rank of tp has a part of the sum, over those. */
 static void finish_reductions(struct step *s)
 {
-    const struct s2s_group *group = s->side->gradients;
+    const struct s2s_layout *layout = s->side->layout;
     const struct s2s_params *params = s->side->model->params;
+    int64_t begin, end, dense = params->n_trained;
     s2s_mesh_note(s->side->mesh, s->options->number, "reduce gradients");
-    if (s2s_group_size(group) > 1)
-        group->ops->all_reduce(group, &params->device->queue, params->grads, params->n_trained,
-                               S2S_F32, S2S_GROUP_SUM);
+    s2s_params_range(params, S2S_CLASS_SP_SUM, &begin, &end);
+    reduce(s, layout->axes[S2S_AXIS_TP], begin, end);
+    if (layout->expert_gradients != layout->gradients) {
+        s2s_params_range(params, S2S_CLASS_EXPERT, &dense, &end);
+        reduce(s, layout->expert_gradients, dense, end);
+    }
+    reduce(s, layout->gradients, 0, dense);
+}
+
+/* Each element once: parts that ranks of a stage hold are added up, then the stages. */
+static double norm_over_ranks(const struct s2s_layout *layout, const double sums[N_SUMS])
+{
+    double cut = sums[CUT], expert = sums[EXPERT];
+    s2s_comm_all_reduce(layout->comms[S2S_AXIS_TP], &cut, 1, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(layout->expert_cuts, &expert, 1, S2S_F64, S2S_GROUP_SUM);
+    double all = sums[ONCE] + cut + expert;
+    s2s_comm_all_reduce(layout->comms[S2S_AXIS_PP], &all, 1, S2S_F64, S2S_GROUP_SUM);
+    return sqrt(all);
 }
 
 /* Losses and the norm of the gradients, in the one wait of the step. */
 static void read_results(struct step *s)
 {
+    static const int sum_of[S2S_CLASSES] = {[S2S_CLASS_REPLICATED] = ONCE,
+                                            [S2S_CLASS_SP_SUM] = ONCE,
+                                            [S2S_CLASS_CUT] = CUT,
+                                            [S2S_CLASS_EXPERT] = EXPERT};
     struct s2s_side *side = s->side;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_tensor square = {
@@ -146,29 +176,30 @@ static void read_results(struct step *s)
     s2s_optim_sumsq(side->optim, side->squares);
     for (int c = 0; c < S2S_CLASSES; c++) {
         square.data = side->squares + c;
-        s2s_sums_add(side->sums, SQUARES, &square);
+        s2s_sums_add(side->sums, sum_of[c], &square);
     }
     if (s2s_sums_read(side->sums, sums, &err) < 0)
         s2s_mesh_fail(side->mesh, &err);
     s->loss = sums[LOSS];
-    s->result->grad_norm = sqrt(sums[SQUARES]);
+    s->result->grad_norm = norm_over_ranks(side->layout, sums);
 }
 
-/* What the step was made of, over all ranks. */
+/* What the step was made of, over all ranks: peers count a pack once, and each label once. */
 static void share_counts(struct step *s)
 {
-    struct s2s_comm *dp = s->side->dp;
-    double mine[3] = {s->loss, 0, 0}, peak = (double)s2s_peak_memory_bytes();
+    const struct s2s_layout *layout = s->side->layout;
+    int64_t n[2] = {0, 0};
+    double peak = (double)s2s_peak_memory_bytes();
     for (int64_t i = 0; i < s->data->n_microbatches; i++) {
-        mine[1] += (double)s->data->microbatches[i]->batch.n_seqs;
-        mine[2] += (double)s->data->microbatches[i]->n_real;
+        n[0] += s->data->microbatches[i]->batch.n_seqs;
+        n[1] += s->data->microbatches[i]->n_real;
     }
-    s2s_comm_all_reduce(dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
-    s->loss = mine[0];
-    s->result->loss = s->result->labels > 0 ? mine[0] / (double)s->result->labels : 0;
-    s->result->samples = (int64_t)mine[1];
-    s->result->tokens = (int64_t)mine[2];
+    s2s_comm_all_reduce(layout->data, &s->loss, 1, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(layout->comms[S2S_AXIS_DP], n, 2, S2S_I64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), &peak, 1, S2S_F64, S2S_GROUP_MAX);
+    s->result->loss = s->result->labels > 0 ? s->loss / (double)s->result->labels : 0;
+    s->result->samples = n[0];
+    s->result->tokens = n[1];
     s->result->peak_bytes = (int64_t)peak;
 }
 
@@ -247,10 +278,11 @@ static void publish(struct step *s)
     if (!running || running->n_buffers == 0)
         return;
     const int64_t n = running->n_microbatches * running->n_buffers;
-    const int size = s2s_comm_size(s->side->dp);
+    struct s2s_comm *dp = s->side->layout->comms[S2S_AXIS_DP];
+    const int size = s2s_comm_size(dp);
     struct s2s_running_factor *all = s2s_xcalloc((size_t)(n * size) + 1, sizeof *all);
-    s2s_comm_all_gather(s->side->dp, all, running->factors, 2 * n, S2S_F32);
-    s2s_running_end(running, s->side->gradients, all);
+    s2s_comm_all_gather(dp, all, running->factors, 2 * n, S2S_F32);
+    s2s_running_end(running, s->side->layout->axes[S2S_AXIS_DP], all);
     free(all);
 }
 

@@ -11,14 +11,14 @@
 #include "lib/tensor/running.h"
 #include "lib/tensor/sums.h"
 #include "lib/train/feed.h"
+#include "lib/train/layout.h"
 
 struct s2s_error;
 
 /* A model, and the ranks that train it together. */
 struct s2s_side {
     struct s2s_mesh *mesh; /* kept, as what follows */
-    struct s2s_comm *dp;   /* ranks that have other packs: control data, in host memory */
-    const struct s2s_group *gradients; /* the same ranks: tensors, in device memory */
+    const struct s2s_layout *layout;
     struct s2s_model *model;
     struct s2s_optim *optim;
     struct s2s_tape *tape;
@@ -30,11 +30,12 @@ struct s2s_side {
 };
 
 struct s2s_side_options {
-    struct s2s_comm *dp;
+    const struct s2s_layout *layout;
     bool recompute, batch_norm_batch;
 };
 
-/* Over a finished registry and its optimizer, all kept: ends with s2s_side_release. */
+/* Over a finished registry and its optimizer, all kept, as the layout: ends with s2s_side_release.
+ */
 void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
                    struct s2s_optim *optim, const struct s2s_side_options *options);
 void s2s_side_release(struct s2s_side *side); /* also of one that is zero */

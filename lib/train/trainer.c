@@ -30,17 +30,6 @@ void s2s_trainer_catch_signals(void)
 
 /* ---- life ---- */
 
-static int open_grid(struct s2s_trainer *t, struct s2s_error *err)
-{
-    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    memcpy(spec.size, t->recipe->mesh, sizeof spec.size);
-    int rc = s2s_mesh_add_grid(&t->grid, t->mesh, &spec, err);
-    if (rc < 0 || (rc = s2s_mesh_check(t->mesh, err)) < 0)
-        return rc;
-    t->dp = s2s_grid_comm(t->grid, S2S_AXIS_BIT(S2S_AXIS_DP));
-    return rc;
-}
-
 static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
 {
     const struct s2s_model *model = t->bundle.model;
@@ -105,9 +94,9 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     s2s_mesh_note(mesh, -1, "set-up");
     t->bundle.device = device;
     const enum s2s_head head = recipe->run ? head_to_go_on_with(t) : S2S_HEAD_BY_FILES;
-    int rc = open_grid(t, err);
+    int rc = s2s_layout_init(&t->layout, mesh, &recipe->mesh, device, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, head, device, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, &t->layout.par, head, device, err);
     if (rc == 0)
         rc = check_model(t, err);
     if (rc == 0)
@@ -117,8 +106,9 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
         s2s_trainer_free(t);
         return rc;
     }
-    const struct s2s_side_options side = {
-        .dp = t->dp, .recompute = recipe->recompute, .batch_norm_batch = recipe->batch_norm_batch};
+    const struct s2s_side_options side = {.layout = &t->layout,
+                                          .recompute = recipe->recompute,
+                                          .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);
     *out = t;
     return 0;
@@ -235,7 +225,7 @@ int s2s_trainer_open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .packs_per_microbatch = r->packs_per_microbatch,
                                        .first_pack = t->state.packs,
                                        .mesh = t->mesh,
-                                       .grid = t->grid,
+                                       .grid = t->layout.grid,
                                        .features = r->features,
                                        .tokenizer = r->tokenizer,
                                        .n_mels = (int)t->bundle.model->n_mels,
@@ -285,8 +275,8 @@ static int evaluate_all(struct s2s_trainer *t, int64_t *evaluated, struct s2s_er
     s2s_mesh_note(t->mesh, t->state.step, "evaluation");
     for (size_t i = 0; i < r->n_eval; i++) {
         struct s2s_eval_result result;
-        int rc =
-            s2s_evaluate(&result, &t->bundle, t->grid, r->eval[i].path, r->features, &options, err);
+        int rc = s2s_evaluate(&result, &t->bundle, t->layout.grid, r->eval[i].path, r->features,
+                              &options, err);
         if (rc == S2S_E_INTERRUPTED) {
             *err = (struct s2s_error)S2S_ERROR_INIT;
             return 0;

@@ -21,6 +21,7 @@
 #include "lib/model/model.h"
 #include "lib/optim/optim.h"
 #include "lib/train/feed.h"
+#include "lib/train/layout.h"
 #include "lib/train/recipe.h"
 #include "lib/train/runlog.h"
 #include "lib/train/step.h"
@@ -51,8 +52,7 @@ struct s2s_run_state {
 struct s2s_trainer {
     const struct s2s_recipe *recipe; /* kept */
     struct s2s_mesh *mesh;           /* kept */
-    struct s2s_grid *grid;
-    struct s2s_comm *dp;
+    struct s2s_layout layout;
     struct s2s_bundle bundle;
     struct s2s_optim *optim;
     struct s2s_side side; /* what the step works on */
@@ -89,10 +89,12 @@ void s2s_trainer_catch_signals(void);
 
 /* ---- models (setup.c) ---- */
 
-/* The recipe's model, allocated; its values are not set. head: of the checkpoint that they will
- * come from (s2s_restore_head), or BY_FILES. device: taken, also on failure; NULL: the recipe's. */
-int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe, enum s2s_head head,
-                    struct s2s_device *device, struct s2s_error *err);
+/* The recipe's model for a rank of par (kept), allocated; its values are not set. head: of the
+ * checkpoint that they will come from (s2s_restore_head), or BY_FILES. device: taken, also on
+ * failure. */
+int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
+                    const struct s2s_par *par, enum s2s_head head, struct s2s_device *device,
+                    struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
 /* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */

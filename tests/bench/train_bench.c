@@ -105,6 +105,7 @@ static double step_flops(const struct shape *s, const struct s2s_batch *b)
 
 struct bench {
     struct s2s_mesh *mesh; /* of one process */
+    struct s2s_layout layout;
     struct s2s_device *device;
     struct s2s_model *model;
     struct s2s_optim *optim;
@@ -149,8 +150,11 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     const struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
     if ((rc = s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err)) < 0)
         return rc;
+    const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
+    if ((rc = s2s_layout_init(&b->layout, b->mesh, &one, b->device, err)) < 0)
+        return rc;
     s2s_side_init(&b->side, b->mesh, b->model, b->optim,
-                  &(struct s2s_side_options){.dp = s2s_mesh_world(b->mesh)});
+                  &(struct s2s_side_options){.layout = &b->layout});
     return 0;
 }
 

@@ -141,7 +141,8 @@ static void print_set(const char *name, const struct s2s_eval_result *r)
 }
 
 static int eval_sets(const struct eval_args *args, const struct s2s_recipe *recipe,
-                     struct s2s_bundle *bundle, struct s2s_tokenizer *tok, struct s2s_error *err)
+                     struct s2s_bundle *bundle, struct s2s_grid *grid, struct s2s_tokenizer *tok,
+                     struct s2s_error *err)
 {
     struct s2s_eval_options opt = {.tokenizer = tok,
                                    .text = tok && !args->no_text,
@@ -150,13 +151,8 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
                                    .heard = args->n_show > 0 ? keep_text : NULL};
     const bool first = s2s_mesh_rank(train_mesh) == 0, json = args->train.common.json;
     struct s2s_printout to = {.out = NULL};
-    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    struct s2s_grid *grid;
     json_t *sets = json_array();
-    memcpy(spec.size, recipe->mesh, sizeof spec.size);
-    int rc = s2s_mesh_add_grid(&grid, train_mesh, &spec, err);
-    if (rc == 0 && first)
-        rc = s2s_printout_begin(&to, args->train.common.out, err);
+    int rc = first ? s2s_printout_begin(&to, args->train.common.out, err) : 0;
     rc = s2s_mesh_all_ok(train_mesh, rc, err);
     for (size_t i = 0; rc == 0 && i < recipe->n_eval; i++) {
         struct s2s_eval_result result;
@@ -190,9 +186,27 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
     return rc;
 }
 
+/* The model of the checkpoint, and the groups it is cut over. */
+static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
+                        const struct s2s_recipe *recipe, const char *checkpoint,
+                        struct s2s_error *err)
+{
+    struct s2s_device *device;
+    int rc = s2s_device_open(&device, recipe->device, err);
+    if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) < 0)
+        return rc;
+    if ((rc = s2s_layout_init(layout, train_mesh, &recipe->mesh, device, err)) < 0) {
+        s2s_device_close(device);
+        return rc;
+    }
+    rc = s2s_bundle_open(bundle, recipe, &layout->par, s2s_restore_head(checkpoint), device, err);
+    return rc < 0 ? rc : s2s_restore(checkpoint, bundle->model->params, NULL, NULL, err);
+}
+
 static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, struct s2s_error *err)
 {
     struct s2s_bundle bundle = {.model = NULL};
+    struct s2s_layout layout;
     struct s2s_tokenizer *tok = NULL;
     char *newest = recipe->run ? s2s_xasprintf("%s/checkpoints", recipe->run) : NULL;
     int rc = s2s_outfile_spares(args->train.common.out, args->train.recipe, err);
@@ -206,13 +220,12 @@ static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, str
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "data.eval names no data set");
     if (rc == 0 && recipe->tokenizer && !args->no_text)
         rc = s2s_tokenizer_open(&tok, recipe->tokenizer, err);
-    if (rc == 0)
-        rc = s2s_bundle_open(&bundle, recipe, s2s_restore_head(args->checkpoint), NULL, err);
-    if (rc == 0)
-        rc = s2s_restore(args->checkpoint, bundle.model->params, NULL, NULL, err);
+    /* the layout is made by all ranks together */
+    if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) == 0)
+        rc = open_trained(&bundle, &layout, recipe, args->checkpoint, err);
     rc = s2s_mesh_all_ok(train_mesh, rc, err);
     if (rc == 0)
-        rc = eval_sets(args, recipe, &bundle, tok, err);
+        rc = eval_sets(args, recipe, &bundle, layout.grid, tok, err);
     s2s_bundle_free(&bundle);
     s2s_tokenizer_free(tok);
     free(newest);

@@ -242,7 +242,7 @@ static int plan_and_show(const struct plan_args *args, struct s2s_recipe *recipe
     if (trains && !bare)
         rc = s2s_recipe_check(recipe, mesh.world_size, true, err);
     else if (trains)
-        recipe->mesh[S2S_AXIS_DP] = mesh.world_size;
+        recipe->mesh.size[S2S_AXIS_DP] = mesh.world_size;
     if (trains && rc == 0)
         rc = make(&plan, recipe, args, mesh.world_size, err);
     if (rc == 0)

@@ -86,7 +86,7 @@ int plan_mesh_read(struct plan_mesh *mesh, const struct s2s_recipe *recipe, cons
     *mesh = (struct plan_mesh){.world_size = 0};
     snprintf(mesh->order, sizeof mesh->order, "%s", init.order);
     for (int axis = 0; axis < S2S_AXES; axis++)
-        sizes[axis] = recipe->mesh[axis];
+        sizes[axis] = recipe->mesh.size[axis];
     sizes[KEY_ETP] = 0;
     int rc = list ? read_list(mesh, sizes, list, err) : 0;
     if (rc < 0)

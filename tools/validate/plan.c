@@ -42,10 +42,11 @@ int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t
     int rc = s2s_recipe_take(&r, s2s_conf_copy(recipe), NULL, 0, err);
     if (rc < 0)
         return rc;
-    int *dp = &r.mesh[S2S_AXIS_DP];
+    int *dp = &r.mesh.size[S2S_AXIS_DP];
+    const int peers = s2s_layout_peers(&r.mesh);
     if (*dp == 0)
-        *dp = world_size > 0 ? (int)world_size : 1;
-    rc = s2s_mesh_open_count(&mesh, *dp, 0, err);
+        *dp = world_size >= peers ? (int)world_size / peers : 1;
+    rc = s2s_mesh_open_count(&mesh, peers * *dp, 0, err);
     if (rc == 0 && (rc = s2s_plan_make(&plan, &r, mesh, &options, err)) == 0) {
         take(memory, &plan);
         s2s_plan_release(&plan);

@@ -38,6 +38,7 @@ enum { STEP_CASES = sizeof step_cases / sizeof *step_cases };
 struct step_run {
     struct s2s_device *device;
     struct s2s_mesh *mesh;
+    struct s2s_layout layout;
     struct s2s_model *model;
     struct s2s_optim *optim;
     struct s2s_side side;
@@ -114,9 +115,11 @@ static inline struct step_run *step_open(const struct step_case *how, struct s2s
     s2s_params_init(run->model->params, 1);
     if (s2s_mesh_open(&run->mesh, NULL, &err) < 0)
         fail_msg("%s", err.text);
-    const struct s2s_side_options side = {.dp = s2s_mesh_world(run->mesh),
-                                          .recompute = how->recompute,
-                                          .batch_norm_batch = how->batch_norm};
+    const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
+    if (s2s_layout_init(&run->layout, run->mesh, &one, device, &err) < 0)
+        fail_msg("%s", err.text);
+    const struct s2s_side_options side = {
+        .layout = &run->layout, .recompute = how->recompute, .batch_norm_batch = how->batch_norm};
     s2s_side_init(&run->side, run->mesh, run->model, run->optim, &side);
     step_batch(run);
     if (s2s_model_check(run->model, &run->batch, &err) < 0)

@@ -20,7 +20,7 @@ static const char config[] =
     " \"num_attention_heads\": 2, \"intermediate_size\": 16, \"tie_word_embeddings\": true}";
 
 static struct s2s_mesh *mesh;
-static struct s2s_grid *grid;
+static struct s2s_layout layout; /* of one process */
 
 struct bench {
     struct s2s_device *device;
@@ -72,7 +72,7 @@ static void open_bench(struct bench *b)
     s2s_params_init(params, 1);
     assert_int_equal(s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, &err), 0);
     s2s_side_init(&b->side, mesh, b->model, b->optim,
-                  &(struct s2s_side_options){.dp = s2s_mesh_world(mesh)});
+                  &(struct s2s_side_options){.layout = &layout});
     make_packs(b);
 }
 
@@ -186,7 +186,9 @@ static void t7_gradients_are_reduced_in_the_queue_of_the_device(void **state)
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_step_result result;
     open_bench(&b);
-    b.side.gradients = &pair;
+    struct s2s_layout wide = layout;
+    wide.gradients = wide.expert_gradients = &pair;
+    b.side.layout = &wide;
     assert_int_equal(step(&b, 0, 1, &result, &err), 0);
     assert_int_equal(reduced.calls, 1);
     assert_ptr_equal(reduced.queue, &b.device->queue);
@@ -284,8 +286,15 @@ static void a_microbatch_goes_back_before_the_next_one_comes(void **state)
 
 static int set_up(void **state)
 {
-    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
-    return s2s_mesh_open(&mesh, NULL, NULL) < 0 || s2s_mesh_add_grid(&grid, mesh, &spec, NULL) < 0;
+    const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
+    struct s2s_device *device;
+    int rc = s2s_device_open(&device, "cpu", NULL);
+    if (rc == 0)
+        rc = s2s_mesh_open(&mesh, NULL, NULL);
+    if (rc == 0)
+        rc = s2s_layout_init(&layout, mesh, &one, device, NULL);
+    s2s_device_close(device);
+    return rc;
 }
 
 static int tear_down(void **state)

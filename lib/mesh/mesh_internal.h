@@ -104,6 +104,7 @@ struct mesh_flight {
     int *peers;     /* [n_peers] world ranks it waits for; NULL: all of comm */
     int n_peers;
     double since_s;
+    bool told;        /* that it takes long */
     pthread_t thread; /* that entered it */
     bool inside;      /* the thread has not come back from it */
     mesh_done *done;  /* after that: asked until it says true; NULL: the thread leaves */
@@ -117,6 +118,7 @@ struct mesh_watch {
     pthread_cond_t wake;
     bool running, stop;
     double timeout_s;
+    double death_s; /* when a dead rank was first seen; 0: never */
     /* under lock, the oldest first */
     struct mesh_flight *flights;
     size_t n_flights, cap_flights;

@@ -13,6 +13,10 @@
 
 #include "lib/mesh/mesh_internal.h"
 
+/* A rank that shows no life for STOPPED_S is stopped; GRACE_S is for who speaks first. */
+#define STOPPED_S 3.0
+#define GRACE_S 0.5
+
 static int64_t now_ms(void)
 {
     return (int64_t)(s2s_now_s() * 1e3);
@@ -30,6 +34,20 @@ static bool is_dead(const struct mesh_slot *slot, uint64_t space)
     int pid = atomic_load(&slot->pid);
     return pid > 0 && space != 0 && atomic_load(&slot->pid_space) == space &&
            !atomic_load(&slot->done) && kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+/* Since the rank last showed that it lives. */
+static double silent_s(const struct mesh_slot *slot)
+{
+    return (double)(now_ms() - atomic_load(&slot->beat_ms)) * 1e-3;
+}
+
+/* The ranks that are seen here are on this one. */
+static void name_host(char host[256])
+{
+    if (gethostname(host, 255) < 0)
+        snprintf(host, 256, "?");
+    host[255] = '\0';
 }
 
 static void describe(struct s2s_buf *buf, const struct mesh_slot *slot)
@@ -82,20 +100,22 @@ static bool is_awaited(const struct mesh_slot *slot, const struct mesh_flight *f
 static void blame(struct s2s_buf *buf, const struct mesh_watch *w, const struct mesh_flight *flight)
 {
     int n_named = 0, n_seen = 0;
+    char host[256];
+    name_host(host);
     for (int i = 0; i < w->n_slots; i++) {
         const struct mesh_slot *slot = w->slots + i;
         if (!is_awaited(slot, flight))
             continue;
         n_seen++;
-        double silent_s = (double)(now_ms() - atomic_load(&slot->beat_ms)) * 1e-3;
-        bool stopped = silent_s > 3;
+        const double silent = silent_s(slot);
+        const bool stopped = silent > STOPPED_S;
         if (slot == w->mine || (!stopped && has_come(slot, flight)))
             continue;
-        s2s_buf_printf(buf, "%srank %d (pid %d, ",
+        s2s_buf_printf(buf, "%srank %d (pid %d on %s, ",
                        n_named++ ? "; " : "; missing: ", atomic_load(&slot->world_rank),
-                       atomic_load(&slot->pid));
+                       atomic_load(&slot->pid), host);
         if (stopped)
-            s2s_buf_printf(buf, "no sign of life for %.0f s, ", silent_s);
+            s2s_buf_printf(buf, "no sign of life for %.0f s, ", silent);
         describe(buf, slot);
         s2s_buf_puts(buf, ")");
     }
@@ -103,31 +123,67 @@ static void blame(struct s2s_buf *buf, const struct mesh_watch *w, const struct 
         s2s_buf_puts(buf, "; missing: a rank on another node");
 }
 
-static void report_timeout(struct s2s_mesh *mesh, double waited_s)
+/* One rank of the node speaks for all: the lowest that lives and is not stopped, or of those in
+ * an operation. */
+static bool speaks(const struct mesh_watch *w, uint64_t space, bool waiting)
 {
-    struct mesh_watch *w = &mesh->watch;
+    for (const struct mesh_slot *slot = w->slots; slot < w->mine; slot++)
+        if (!is_dead(slot, space) && silent_s(slot) < STOPPED_S &&
+            (!waiting || atomic_load(&slot->n_flights) > 0))
+            return false;
+    return true;
+}
+
+static void describe_wait(struct s2s_buf *text, const struct mesh_watch *w, double waited_s)
+{
     const struct mesh_flight *oldest = w->flights;
-    struct s2s_buf text = S2S_BUF_INIT;
-    s2s_buf_printf(&text, "%s over %s (%lld bytes) is not complete after %.0f s", oldest->op,
+    s2s_buf_printf(text, "%s over %s (%lld bytes) is not complete after %.0f s", oldest->op,
                    oldest->comm->name, (long long)oldest->len_bytes, waited_s);
     if (w->n_flights > 1)
-        s2s_buf_printf(&text, ", nor %s %zu later", w->n_flights > 2 ? "are" : "is",
+        s2s_buf_printf(text, ", nor %s %zu later", w->n_flights > 2 ? "are" : "is",
                        w->n_flights - 1);
-    blame(&text, w, oldest);
+    blame(text, w, oldest);
+}
+
+/* Who waits long without being at fault is told, once an operation, and goes on waiting. */
+static void report_slow(struct s2s_mesh *mesh, double waited_s, uint64_t space)
+{
+    struct mesh_watch *w = &mesh->watch;
+    if (w->flights[0].told || waited_s < w->timeout_s / 4 || !speaks(w, space, true))
+        return;
+    w->flights[0].told = true;
+    struct s2s_buf text = S2S_BUF_INIT;
+    describe_wait(&text, w, waited_s);
+    s2s_log(S2S_LOG_WARN, "mesh", "step %lld: %s: %s; the job ends after %.0f s",
+            (long long)mesh->step, mesh->phase, text.data, w->timeout_s);
+    s2s_buf_release(&text);
+}
+
+/* The others give the one that speaks its time: it may be the missing one itself. */
+static void report_timeout(struct s2s_mesh *mesh, double waited_s, uint64_t space)
+{
+    struct mesh_watch *w = &mesh->watch;
+    if (!speaks(w, space, true) && waited_s < w->timeout_s + GRACE_S)
+        return;
+    struct s2s_buf text = S2S_BUF_INIT;
+    describe_wait(&text, w, waited_s);
     mesh_fail_text(mesh, text.data, "", 1);
 }
 
-/* One rank of the node speaks: the lowest that lives. */
 static void report_death(struct s2s_mesh *mesh, const struct mesh_slot *dead, uint64_t space)
 {
     struct mesh_watch *w = &mesh->watch;
-    for (struct mesh_slot *slot = w->slots; slot < w->mine; slot++)
-        if (slot != dead && !is_dead(slot, space))
-            return;
+    if (!speaks(w, space, false)) {
+        /* the launcher, which sees the death too, may take seconds to end those that wait */
+        if (w->death_s == 0)
+            w->death_s = s2s_now_s();
+        else if (s2s_now_s() - w->death_s > GRACE_S)
+            _exit(1);
+        return;
+    }
     struct s2s_buf text = S2S_BUF_INIT;
-    char host[256] = "?";
-    if (gethostname(host, sizeof host - 1) < 0)
-        host[0] = '?';
+    char host[256];
+    name_host(host);
     s2s_buf_printf(&text, "rank %d (pid %d on %s) died in ", atomic_load(&dead->world_rank),
                    atomic_load(&dead->pid), host);
     describe(&text, dead);
@@ -156,14 +212,27 @@ static void land_complete(struct mesh_watch *w)
             land(w, i);
 }
 
+/* A rank that was stopped itself has not waited for the others in that time. */
+static void forget_own_sleep(struct mesh_watch *w)
+{
+    const double slept_s = silent_s(w->mine);
+    if (slept_s < STOPPED_S)
+        return;
+    for (size_t i = 0; i < w->n_flights; i++)
+        w->flights[i].since_s += slept_s;
+}
+
 static void tick(struct s2s_mesh *mesh, uint64_t space)
 {
     struct mesh_watch *w = &mesh->watch;
+    forget_own_sleep(w);
     atomic_store(&w->mine->beat_ms, now_ms());
     land_complete(w);
     double waited_s = w->n_flights > 0 ? s2s_now_s() - w->flights[0].since_s : 0;
     if (waited_s > w->timeout_s)
-        report_timeout(mesh, waited_s);
+        report_timeout(mesh, waited_s, space);
+    else if (w->n_flights > 0)
+        report_slow(mesh, waited_s, space);
     for (int i = 0; i < w->n_slots; i++)
         if (w->slots + i != w->mine && is_dead(w->slots + i, space))
             report_death(mesh, w->slots + i, space);

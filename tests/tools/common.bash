@@ -108,3 +108,14 @@ no_litter() {
         return 1
     }
 }
+
+# gone PID SECONDS: the process ends by then (its parent may not have asked yet)
+gone() {
+    local stat
+    for _ in $(seq "$2"0); do
+        stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+        case ${stat##*) } in Z*) return 0 ;; esac
+        sleep 0.1
+    done
+    return 1
+}

@@ -96,17 +96,6 @@ same() {
     done
 }
 
-# gone PID SECONDS: the process ends by then (its parent may not have asked yet)
-gone() {
-    local stat
-    for _ in $(seq "$2"0); do
-        stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
-        case ${stat##*) } in Z*) return 0 ;; esac
-        sleep 0.1
-    done
-    return 1
-}
-
 # end_of MPIRUN: waits until the ranks of a launch are gone, a minute at most, then for the launcher. That may hang in its own end
 # when a rank was killed (PMIx 4.2, a lock in PMIx_server_finalize): after ten seconds it is killed too.
 end_of() {

@@ -72,6 +72,22 @@ static void a_message_that_does_not_come(struct s2s_comm *world)
     sleep(30);
 }
 
+/* Rank 1 takes its time, but comes. */
+static void a_slow_rank(struct s2s_comm *world)
+{
+    if (s2s_comm_rank(world) == 1)
+        usleep(600000);
+    s2s_comm_barrier(world);
+}
+
+/* Rank 1 dies where nobody waits for it. */
+static void a_rank_dies(struct s2s_comm *world)
+{
+    if (s2s_comm_rank(world) == 1)
+        raise(SIGKILL);
+    sleep(30);
+}
+
 /* ---- threads ---- */
 
 struct work {
@@ -137,6 +153,10 @@ static int child(const char *what)
         a_message_that_does_not_come(world);
     if (strcmp(what, "complete") == 0)
         complete_ones_are_not_watched(world);
+    if (strcmp(what, "slow") == 0)
+        a_slow_rank(world);
+    if (strcmp(what, "dies") == 0)
+        a_rank_dies(world);
     if (strcmp(what, "threads") == 0)
         threads_reduce_side_by_side(mesh);
     if (strcmp(what, "first thread") == 0)
@@ -183,6 +203,43 @@ static void a_message_is_missed_from_its_sender_alone(void **state)
     s2s_buf_release(&said);
 }
 
+/* How often text is in said. */
+static int times(const char *said, const char *text)
+{
+    int n = 0;
+    for (const char *at = said; (at = strstr(at, text)); at++)
+        n++;
+    return n;
+}
+
+static void a_slow_rank_is_told_once_and_goes_on(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    assert_int_equal(launch(3, "slow", &said), 0);
+    assert_int_equal(times(said.data, "; missing: rank 1 (pid "), 1);
+    assert_non_null(strstr(said.data, "; the job ends after 1 s"));
+    s2s_buf_release(&said);
+}
+
+static void one_rank_says_that_the_time_is_over(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    assert_int_not_equal(launch(4, "went on", &said), 0);
+    assert_int_equal(times(said.data, "is not complete after 1 s; missing: rank 1"), 1);
+    s2s_buf_release(&said);
+}
+
+static void a_death_is_told_by_one_rank(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    assert_int_not_equal(launch(4, "dies", &said), 0);
+    assert_int_equal(times(said.data, " died in start"), 1);
+    s2s_buf_release(&said);
+}
+
 static void an_operation_is_watched_until_it_is_complete(void **state)
 {
     (void)state;
@@ -216,6 +273,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_oldest_operation_is_named_with_who_has_not_come),
         cmocka_unit_test(who_has_come_and_gone_on_is_not_missing),
         cmocka_unit_test(a_message_is_missed_from_its_sender_alone),
+        cmocka_unit_test(a_slow_rank_is_told_once_and_goes_on),
+        cmocka_unit_test(one_rank_says_that_the_time_is_over),
+        cmocka_unit_test(a_death_is_told_by_one_rank),
         cmocka_unit_test(an_operation_is_watched_until_it_is_complete),
         cmocka_unit_test(threads_may_have_collectives_in_flight),
         cmocka_unit_test(a_second_thread_is_refused_where_mpi_stands_one),

@@ -56,7 +56,7 @@ struct s2s_k_fill {
 
 /* y = alpha x + beta z (z.data NULL: y = alpha x). y may be x or z. */
 struct s2s_k_axpby {
-    struct s2s_mat x, z, y;
+    struct s2s_mat x, z, y; /* of x and z a stride of 0 is one row for all */
     int64_t rows, cols;
     float alpha, beta;
 };

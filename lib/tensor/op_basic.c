@@ -150,6 +150,44 @@ struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, st
     return y;
 }
 
+/* ---- bias ---- */
+
+/* node: in x, b */
+static void add_bias_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_tensor *x = node->in[0];
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    bool accumulate;
+    linear_backward_bias(tape, node->in[1], dy);
+    if (!x->needs_grad || s2s_tape_grad_steal(x, node->out[0]))
+        return;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
+    tensor_axpby(tape, 1, dy, accumulate ? 1 : 0, dx);
+}
+
+struct s2s_tensor *s2s_op_add_bias(struct s2s_tape *tape, struct s2s_tensor *x,
+                                   struct s2s_tensor *b)
+{
+    const int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
+    struct s2s_tensor *ins[] = {x, b};
+    tensor_check(tape, "bias", x, -1, -1);
+    tensor_check(tape, "bias", b, 1, cols);
+    const bool record = s2s_tape_needs(tape, 2, ins);
+    struct s2s_tensor *y = tensor_take_over(tape, x);
+    struct s2s_mat every_row = s2s_tensor_mat(b);
+    every_row.stride = 0;
+    tensor_k(tape)->axpby(tensor_queue(tape), &(struct s2s_k_axpby){.x = every_row,
+                                                                    .z = s2s_tensor_mat(y),
+                                                                    .y = s2s_tensor_mat(y),
+                                                                    .rows = rows,
+                                                                    .cols = cols,
+                                                                    .alpha = 1,
+                                                                    .beta = 1});
+    if (record)
+        s2s_tape_push(tape, "add_bias", add_bias_backward, 2, ins, 1, &y);
+    return y;
+}
+
 /* ---- sums ---- */
 
 struct sum_saved {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
+#include "lib/tensor/param.h"
 #include "lib/tensor/tensor_internal.h"
 
 /* Bytes of logits that exist at a time: about the third-level cache, and enough rows for the
@@ -57,14 +58,40 @@ static struct s2s_mat rows_from(const struct s2s_tensor *t, int64_t row)
 struct xent_part {
     const int32_t *labels;
     float *loss, *hits;
-    struct s2s_xent *stats; /* scratch */
+    struct s2s_xent *stats, *all; /* scratch: of the classes here, of everybody's (may be stats) */
 };
+
+/* Statistics of all classes; those of the classes here stay for the gradient. */
+static void xent_all_parts(struct s2s_tape *tape, const struct s2s_classes *classes,
+                           const struct xent_part *part, int64_t n)
+{
+    const struct s2s_group *group = classes->group;
+    const int size = s2s_group_size(group);
+    if (size > 1)
+        group->ops->all_gather(group, tensor_queue(tape), part->all, part->stats,
+                               n * (int64_t)(sizeof *part->stats / sizeof(int32_t)), S2S_I32);
+    tensor_k(tape)->xent_finish(tensor_queue(tape),
+                                &(struct s2s_k_xent_finish){.parts = part->all,
+                                                            .labels = part->labels,
+                                                            .total = part->all,
+                                                            .loss = part->loss,
+                                                            .hits = part->hits,
+                                                            .rows = n,
+                                                            .n_parts = size});
+}
+
+/* The first class that this rank has. */
+static int64_t first_class(const struct s2s_classes *classes)
+{
+    return s2s_cut_begin(classes->n, s2s_group_rank(classes->group),
+                         s2s_group_size(classes->group));
+}
 
 /* Logits, loss and (where wanted) gradients of rows [begin, begin + n) of x. */
 static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
-                       int64_t begin, int64_t n, struct s2s_mat logits,
-                       const struct xent_part *part, double seed, struct s2s_tensor *dx,
-                       struct s2s_tensor *dw, bool accumulate_dw)
+                       const struct s2s_classes *classes, int64_t begin, int64_t n,
+                       struct s2s_mat logits, const struct xent_part *part, double seed,
+                       struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
 {
     const struct s2s_kernels *k = tensor_k(tape);
     int64_t vocab = s2s_tensor_rows(w), width = s2s_tensor_cols(w);
@@ -81,25 +108,21 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
                                                                  .stats = part->stats,
                                                                  .rows = n,
                                                                  .cols = vocab,
+                                                                 .first_col = first_class(classes),
                                                                  .want_best = part->hits,
                                                                  .keep = dx || dw});
-    k->xent_finish(tensor_queue(tape), &(struct s2s_k_xent_finish){.parts = part->stats,
-                                                                   .labels = part->labels,
-                                                                   .total = part->stats,
-                                                                   .loss = part->loss,
-                                                                   .hits = part->hits,
-                                                                   .rows = n,
-                                                                   .n_parts = 1});
+    xent_all_parts(tape, classes, part, n);
     if (dx || dw)
         k->xent_gradient(tensor_queue(tape),
                          &(struct s2s_k_xent_gradient){.logits = logits,
                                                        .dlogits = logits,
                                                        .labels = part->labels,
                                                        .part = part->stats,
-                                                       .total = part->stats,
+                                                       .total = part->all,
                                                        .rows = n,
                                                        .cols = vocab,
                                                        .width = vocab,
+                                                       .first_col = first_class(classes),
                                                        .grad_scale = (float)seed});
     if (dx)
         k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
@@ -133,23 +156,28 @@ static int64_t slice_rows(int64_t n, int64_t vocab)
     return (n + n_slices - 1) / n_slices;
 }
 
-/* Over all rows of x, slice by slice; dx, dw NULL where not wanted. */
+/* Over all rows of x, slice by slice, which are the same on all ranks; dx, dw NULL where not
+ * wanted. */
 static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *hits,
-                      struct s2s_tensor *x, struct s2s_tensor *w, const struct s2s_tensor *labels,
-                      double seed, struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
+                      struct s2s_tensor *x, struct s2s_tensor *w, const struct s2s_classes *classes,
+                      const struct s2s_tensor *labels, double seed, struct s2s_tensor *dx,
+                      struct s2s_tensor *dw, bool accumulate_dw)
 {
+    const int size = s2s_group_size(classes->group);
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
-    int64_t rows = slice_rows(n, vocab);
+    int64_t rows = slice_rows(n, (classes->n + size - 1) / size);
     struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
                              S2S_F32};
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
     float *hit = hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
-    struct s2s_xent *stats = s2s_tape_scratch(tape, (size_t)rows * sizeof *stats);
+    struct s2s_xent *stats = s2s_tape_scratch(tape, (size_t)rows * sizeof *stats), *all = stats;
+    if (size > 1)
+        all = s2s_tape_scratch(tape, (size_t)(rows * size) * sizeof *all);
     for (int64_t begin = 0; begin < n; begin += rows) {
         struct xent_part part = {(const int32_t *)labels->data + begin, losses + begin,
-                                 hit ? hit + begin : NULL, stats};
-        xent_slice(tape, x, w, begin, n - begin < rows ? n - begin : rows, logits, &part, seed, dx,
-                   dw, accumulate_dw || begin > 0);
+                                 hit ? hit + begin : NULL, stats, all};
+        xent_slice(tape, x, w, classes, begin, n - begin < rows ? n - begin : rows, logits, &part,
+                   seed, dx, dw, accumulate_dw || begin > 0);
     }
     tensor_sum(tape, loss, losses, n);
     if (hits)
@@ -200,13 +228,26 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
                                       struct s2s_tensor *w, const int32_t *labels, double seed,
                                       struct s2s_tensor **hits)
 {
-    int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
+    const struct s2s_classes here = {NULL, s2s_tensor_rows(w)};
+    return s2s_op_linear_xent_of(tape, x, w, &here, labels, seed, hits);
+}
+
+struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *w, const struct s2s_classes *classes,
+                                         const int32_t *labels, double seed,
+                                         struct s2s_tensor **hits)
+{
+    const struct s2s_group *group = classes->group;
+    const int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
+    const int64_t end = s2s_cut_begin(classes->n, s2s_group_rank(group) + 1, s2s_group_size(group));
     tensor_check(tape, "cross entropy", x, -1, -1);
-    tensor_check(tape, "cross entropy", w, -1, width);
+    tensor_check(tape, "cross entropy", w, end - first_class(classes), width);
+    if (s2s_group_size(group) > 1)
+        tape->device->n_collectives++;
     struct s2s_tensor *loss = new_loss(tape), *ins[] = {x, w};
     if (hits)
         *hits = new_scalar(tape);
-    struct labelled found = find_labelled(tape, labels, t, s2s_tensor_rows(w));
+    struct labelled found = find_labelled(tape, labels, t, classes->n);
     if (found.n == 0)
         return loss;
     struct s2s_tensor *rows = labelled_rows(tape, x, &found), *drows = NULL, *dw = NULL;
@@ -216,7 +257,7 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
             drows = s2s_tape_tensor(tape, x->dtype, 2, (int64_t[]){found.n, width});
         dw = s2s_tape_grad(tape, w, &accumulate_dw);
     }
-    xent_rows(tape, loss, hits ? *hits : NULL, rows, w, found.labels, seed, drows, dw,
+    xent_rows(tape, loss, hits ? *hits : NULL, rows, w, classes, found.labels, seed, drows, dw,
               accumulate_dw);
     if (drows) {
         struct xent_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);

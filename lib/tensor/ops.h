@@ -13,6 +13,11 @@
 struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b);
 
+/* y = x + b, b [cols] a bias: after what ranks have parts of was summed. Takes over the memory of
+ * x. */
+struct s2s_tensor *s2s_op_add_bias(struct s2s_tape *tape, struct s2s_tensor *x,
+                                   struct s2s_tensor *b);
+
 /* y = a + b, equal shapes. */
 struct s2s_tensor *s2s_op_add(struct s2s_tape *tape, struct s2s_tensor *a, struct s2s_tensor *b);
 /* y = h + x, as the end of a layer: takes over the memory of x, which nobody may read afterwards.
@@ -178,6 +183,19 @@ struct s2s_tensor *s2s_op_all_to_all(struct s2s_tape *tape, struct s2s_tensor *x
                                      const struct s2s_group *group, const int64_t *send,
                                      const int64_t *recv);
 
+/*
+ * Columns of the ranks [first, first + n) of the group side by side (op_columns.c): y [rows, sum of
+ * widths] of each one's x [rows, its width]. This rank is one of them, and only they talk. widths
+ * [n], borrowed. The gradient of a rank's columns is the sum of what all of them have for it.
+ */
+struct s2s_columns_of {
+    const struct s2s_group *group;
+    int first, n;
+    const int64_t *widths;
+};
+struct s2s_tensor *s2s_op_gather_columns(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         const struct s2s_columns_of *ranks);
+
 /* x [T, a, b] -> [T, b * a], every row transposed. */
 struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x);
 
@@ -192,6 +210,22 @@ struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x)
 struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
                                       struct s2s_tensor *w, const int32_t *labels, double seed,
                                       struct s2s_tensor **hits);
+
+/* All n_classes, of which each rank of a group has a part: s2s_cut_begin (param.h) says which. */
+struct s2s_classes {
+    const struct s2s_group *group; /* NULL, or of size 1: all are here */
+    int64_t n;
+};
+/*
+ * The same where w [this rank's classes, width] is a part of the output matrix: labels are those of
+ * all classes, x and the loss are the same on all ranks. The gradient of x is a part of its sum:
+ * let x come through s2s_op_copy_to_group or s2s_op_all_gather. Collective over the group, whose
+ * ranks all have the same labels.
+ */
+struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *w, const struct s2s_classes *classes,
+                                         const int32_t *labels, double seed,
+                                         struct s2s_tensor **hits);
 
 /*
  * Log-probability of each row's label under softmax(x w^T): [T, 1], 0 where the label (host int32

@@ -101,7 +101,7 @@ static void check_cut(const struct s2s_param *p, int c)
     const bool parted = c == 0 && p->n_parts > 0;
     const int64_t *sizes = parted ? p->parts : p->shape + cut->dim;
     for (int k = 0; k < (parted ? p->n_parts : 1); k++)
-        if (sizes[k] % ranks != 0)
+        if (sizes[k] % ranks != 0 && !(p->flags & S2S_PARAM_UNEVEN))
             S2S_BUG("parameter %s: %lld of dimension %d over %d ranks of %s", p->name,
                     (long long)sizes[k], cut->dim, ranks, names[cut->axis]);
 }
@@ -135,12 +135,27 @@ static void tie(struct s2s_params *params, struct s2s_param *p, const char *name
     p->set = true;
 }
 
+/* How much of n the rank has of a cut. */
+static int64_t part_of(const struct s2s_cut *cut, int64_t n)
+{
+    const int ranks = s2s_group_size(cut->group), rank = s2s_group_rank(cut->group);
+    return s2s_cut_begin(n, rank + 1, ranks) - s2s_cut_begin(n, rank, ranks);
+}
+
 static void set_sizes(struct s2s_param *p)
 {
     p->numel = 1;
     memcpy(p->local, p->shape, sizeof p->local);
-    for (int c = 0; c < S2S_PARAM_CUTS; c++)
-        p->local[p->cuts[c].dim] /= s2s_group_size(p->cuts[c].group);
+    for (int c = 0; c < S2S_PARAM_CUTS; c++) {
+        int64_t *local = &p->local[p->cuts[c].dim];
+        if (s2s_group_size(p->cuts[c].group) == 1)
+            continue;
+        if (c > 0 || p->n_parts == 0)
+            *local = part_of(&p->cuts[c], *local);
+        else
+            for (int k = *local = 0; k < p->n_parts; k++)
+                *local += part_of(&p->cuts[c], p->parts[k]);
+    }
     for (int i = 0; i < p->n_dims; i++)
         if (__builtin_mul_overflow(p->numel, p->local[i], &p->numel))
             p->numel = MAX_NUMEL + 1;

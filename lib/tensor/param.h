@@ -3,8 +3,8 @@
  * (initial values, optimizer groups, reduction of gradients, checkpoints, export). Values and
  * gradients are flat buffers; a parameter is a range of them.
  *
- * A parameter has a global shape, and each rank holds boxes of it (s2s_param_boxes). A cut takes an
- * equal part along one dimension for each rank of a group. A matrix that is several matrices one
+ * A parameter has a global shape, and each rank holds boxes of it (s2s_param_boxes). A cut takes a
+ * part along one dimension for each rank of a group. A matrix that is several matrices one
  * below the other (q|k|v, gate|up) says their sizes: each part is then cut by itself, and a rank
  * holds its pieces one after the other:
  *
@@ -31,6 +31,8 @@ enum s2s_param_flag {
     S2S_PARAM_SP_SUM = 16,   /* used on a sequence shard: its gradient is summed over tp */
     S2S_PARAM_OPTIONAL = 32, /* a loader may find no value for it: then it keeps its initial one */
     S2S_PARAM_ABSENT = 64,   /* another pipeline stage's: name and shape, no memory here */
+    S2S_PARAM_UNEVEN = 128,  /* the parts of a cut may differ by one; else a size that the ranks do
+                              * not divide is our bug */
 };
 
 /* Over which ranks a gradient is reduced, and who counts it in the norm. Trained parameters stand
@@ -58,7 +60,7 @@ enum {
     S2S_PARAM_BOXES = S2S_PARAM_PARTS * (2 * S2S_TENSOR_DIMS - 1)
 };
 
-/* Equal parts of dimension dim for the ranks of a group. */
+/* Parts of dimension dim for the ranks of a group, one after the other. */
 struct s2s_cut {
     enum s2s_axis axis;
     int dim;
@@ -125,8 +127,7 @@ struct s2s_params {
 struct s2s_params *s2s_params_new(struct s2s_device *device);
 void s2s_params_free(struct s2s_params *params); /* NULL is a no-op */
 
-/* Adds one; a name twice, or a size that a group does not divide, is our bug. Lent until
- * s2s_params_free. */
+/* Adds one; a name twice is our bug. Lent until s2s_params_free. */
 struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_param_spec *spec);
 /* Freezes everything whose name starts with prefix; before s2s_params_finish. */
 void s2s_params_freeze(struct s2s_params *params, const char *prefix);
@@ -172,6 +173,13 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
 bool s2s_param_decays(const struct s2s_param *param);
 
 /* ---- where the elements are (param_boxes.c) ---- */
+
+/* Of n things in a row, cut for `ranks`: where the part of `rank` begins. Parts differ by one at
+ * most; the one after the last begins at n. */
+static inline int64_t s2s_cut_begin(int64_t n, int rank, int ranks)
+{
+    return n * rank / ranks;
+}
 
 /* A box of the global tensor, and where its first element is in the local one. */
 struct s2s_box {

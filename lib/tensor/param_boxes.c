@@ -25,9 +25,11 @@ int s2s_param_boxes(struct s2s_box *out, const struct s2s_param *p, const int at
             if (ranks == 1)
                 continue;
             const bool parted = c == 0 && p->n_parts > 0;
-            const int64_t part = parted ? p->parts[k] : p->shape[dim], piece = part / ranks;
-            box->offset[dim] =
-                (parted ? part_begin : 0) + piece * (int64_t)position(&p->cuts[c], at);
+            const int64_t part = parted ? p->parts[k] : p->shape[dim];
+            const int rank = position(&p->cuts[c], at);
+            const int64_t begin = s2s_cut_begin(part, rank, ranks),
+                          piece = s2s_cut_begin(part, rank + 1, ranks) - begin;
+            box->offset[dim] = (parted ? part_begin : 0) + begin;
             box->size[dim] = piece;
             box->local_offset[dim] = parted ? local_begin : 0;
             if (parted) {

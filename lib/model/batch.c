@@ -149,12 +149,29 @@ struct s2s_tensor *model_upload_embeds(struct s2s_tape *tape, const struct s2s_m
     return s2s_tape_upload(tape, S2S_F32, 2, shape, media->data);
 }
 
+/* Where n rows stand among the n_own rows of this rank; -1: at another one. */
+static struct s2s_tensor *upload_slots(const struct s2s_pass *pass, const struct s2s_media *media,
+                                       int64_t n, int64_t n_own)
+{
+    const int64_t first = pass->tp.sp ? s2s_group_rank(pass->tp.group) * n_own : 0;
+    int32_t *slots = s2s_xmalloc((size_t)(n + 1) * sizeof *slots);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t slot = media->slot_of_row[i] - first;
+        slots[i] = slot >= 0 && slot < n_own ? (int32_t)slot : -1;
+    }
+    struct s2s_tensor *idx = s2s_tape_upload_i32(pass->tape, slots, n);
+    free(slots);
+    return idx;
+}
+
 struct s2s_tensor *model_splice(const struct s2s_pass *pass, struct s2s_tensor *embeds,
                                 struct s2s_tensor *rows, const struct s2s_media *media)
 {
     const int64_t n = s2s_tensor_rows(rows);
-    struct s2s_tensor *slots = s2s_tape_upload_i32(pass->tape, n ? media->slot_of_row : NULL, n);
+    struct s2s_tensor *slots = upload_slots(pass, media, n, s2s_tensor_rows(embeds));
     if (n > 0)
         pass->fwd->audio_embeds = rows;
+    if (pass->tp.sp) /* each rank puts some of them somewhere */
+        rows = s2s_op_copy_to_group(pass->tape, rows, pass->tp.group);
     return s2s_op_splice_rows(pass->tape, embeds, rows, slots);
 }

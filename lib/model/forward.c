@@ -65,6 +65,8 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
     if (fwd->decode && tape->recording)
         S2S_BUG("a sequence cannot go on on a tape that records");
     *pass = (struct s2s_pass){.model = model, .tape = tape, .batch = batch, .fwd = fwd};
+    /* a sequence that goes on has one token at a time */
+    pass->tp = (struct s2s_nn_tp){model->par->tp, model->par->sp && !fwd->decode};
     fwd->n_hidden = model->n_hidden;
     fwd->hidden = s2s_tape_host_alloc(tape, (size_t)model->n_hidden * sizeof *fwd->hidden);
     return pass;

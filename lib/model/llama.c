@@ -13,6 +13,7 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/decoder.h"
+#include "lib/nn/embedding.h"
 
 enum family { LLAMA, QWEN2, QWEN3, GEMMA };
 
@@ -33,7 +34,7 @@ struct layer {
 struct llama {
     struct config config;
     double *inv_freq; /* [head_dim / 2] */
-    struct s2s_param *embed, *head;
+    struct s2s_nn_table embed, head;
     struct layer *layers;
     struct s2s_nn_rmsnorm norm;
 };
@@ -192,6 +193,33 @@ static int read_rope(struct llama *m, const struct s2s_conf *conf, struct s2s_er
     return 0;
 }
 
+/* Ranks of tp have whole heads and the same number of them. */
+static int check_ranks(const struct config *c, const struct s2s_conf *conf, int ranks,
+                       struct s2s_error *err)
+{
+    const struct {
+        const char *key, *what;
+        int64_t size;
+        bool fits;
+    } sizes[] = {
+        {"num_attention_heads", "attention heads", c->n_heads, c->n_heads % ranks == 0},
+        {"num_key_value_heads", "key-value heads", c->n_kv_heads,
+         ranks > c->n_kv_heads ? ranks % c->n_kv_heads == 0 : c->n_kv_heads % ranks == 0},
+        {"head_dim", "rows of a key-value head that ranks share", c->head_dim,
+         ranks <= c->n_kv_heads || c->head_dim % (ranks / c->n_kv_heads) == 0},
+        {"intermediate_size", "columns of an MLP", c->inner, c->inner % ranks == 0},
+        {"vocab_size", "tokens", c->vocab, c->vocab >= ranks},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const struct s2s_conf *node = s2s_conf_find(conf, sizes[i].key);
+        if (!sizes[i].fits)
+            return s2s_conf_error(err, S2S_E_RANGE, node ? node : conf,
+                                  "%lld %s (%s) cannot be cut for %d ranks (mesh.tp)",
+                                  (long long)sizes[i].size, sizes[i].what, sizes[i].key, ranks);
+    }
+    return 0;
+}
+
 static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_error *err)
 {
     int family;
@@ -225,7 +253,8 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     char *mlp = s2s_xasprintf("%s.mlp", place);
     struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
-    s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset);
+    const unsigned outside = s2s_nn_outside(model->par);
+    s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset, outside);
     ctx.place = attention;
     s2s_nn_attention_init(
         &layer->attention, &ctx,
@@ -237,7 +266,8 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
             .eps = c->eps,
             .shape = {.n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .dim = c->head_dim}});
     ctx.place = place;
-    s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset);
+    s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset,
+                        outside);
     ctx.place = mlp;
     s2s_nn_mlp_init(&layer->mlp, &ctx, c->width, c->inner, c->act, c->mlp_bias);
     free(mlp);
@@ -263,9 +293,10 @@ static void build_head(struct s2s_model *model, struct llama *m, const struct s2
     char *place = s2s_xasprintf("%smodel", model->prefix);
     struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
-    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0);
+    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0,
+                        s2s_nn_outside(model->par));
     free(place);
-    m->head = c->tied ? m->embed : s2s_model_add(model, table, "lm_head.weight");
+    m->head = c->tied ? m->embed : s2s_nn_table_of(s2s_model_add(model, table, "lm_head.weight"));
     model_add_block(model,
                     &(struct s2s_block){.run = run_head,
                                         .n_in = 1,
@@ -310,15 +341,16 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
     struct llama *m = model->impl = s2s_xcalloc(1, sizeof *m);
     struct config *c = &m->config;
     int rc = read_config(m, model->conf, err);
-    if (rc < 0 || (rc = keep_own_head(model, &c->tied, err)) < 0)
+    if (rc < 0 || (rc = check_ranks(c, model->conf, s2s_group_size(model->par->tp), err)) < 0 ||
+        (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;
     model->pad_token_id = (int32_t)c->pad;
-    struct s2s_param_spec table = {
-        .n_dims = 2, .shape = {c->vocab, c->width}, .init = {S2S_INIT_NORMAL, c->init_std}};
+    const struct s2s_param_spec table =
+        s2s_nn_table_spec(model->par, c->vocab, c->width, c->init_std);
     const size_t begin = model->params->n;
-    m->embed = s2s_model_add(model, &table, "model.embed_tokens.weight");
+    m->embed = s2s_nn_table_of(s2s_model_add(model, &table, "model.embed_tokens.weight"));
     model_add_block(model, &(struct s2s_block){.run = run_embed, .n_out = 1, .param_begin = begin},
                     "model.embed_tokens");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
@@ -356,14 +388,13 @@ static int32_t *lookup_ids(const struct s2s_batch *batch)
     return ids;
 }
 
-static struct s2s_tensor *llama_embed(const struct s2s_model *model, struct s2s_tape *tape,
-                                      const struct s2s_batch *batch)
+static struct s2s_tensor *llama_embed(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct llama *m = model->impl;
     float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
-    int32_t *ids = lookup_ids(batch);
-    struct s2s_tensor *y =
-        s2s_op_embedding(tape, m->embed->tensor, ids, batch->n_tokens, scale, model->pad_token_id);
+    int32_t *ids = lookup_ids(pass->batch);
+    struct s2s_tensor *y = s2s_nn_embed(pass->tape, &m->embed, &pass->tp, ids,
+                                        pass->batch->n_tokens, scale, model->pad_token_id);
     free(ids);
     return y;
 }
@@ -372,9 +403,28 @@ static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
-    out[0] = llama_embed(ctx->block->model, tape, ctx->pass->batch);
+    out[0] = llama_embed(ctx->block->model, ctx->pass);
     if (model_has_embeds(audio))
         out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);
+}
+
+/* Positions and bounds of the rows inside of tp regions: behind the last token there is a sequence
+ * of rows that nobody reads. */
+static void prepare_rows(struct s2s_nn_batch *shared, const struct llama *m,
+                         const struct s2s_pass *pass, int64_t n_rows)
+{
+    const struct s2s_batch *batch = pass->batch;
+    const int64_t n_seqs = batch->n_seqs + 1;
+    int32_t *positions = s2s_xcalloc((size_t)n_rows, sizeof *positions);
+    int32_t *cu = s2s_xcalloc((size_t)n_seqs + 1, sizeof *cu);
+    memcpy(positions, batch->position_ids, (size_t)batch->n_tokens * sizeof *positions);
+    memcpy(cu, batch->cu_seqlens, (size_t)n_seqs * sizeof *cu);
+    cu[n_seqs] = (int32_t)n_rows;
+    shared->spans = s2s_op_spans(pass->tape, cu, cu, n_seqs, true);
+    shared->rope = s2s_op_rope_table(pass->tape, s2s_tape_upload_i32(pass->tape, positions, n_rows),
+                                     m->inv_freq, m->config.head_dim, 1);
+    free(positions);
+    free(cu);
 }
 
 static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -382,12 +432,17 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     const struct llama *m = model->impl;
     const struct s2s_batch *batch = pass->batch;
     struct s2s_nn_batch *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
-    struct s2s_tensor *positions =
-        s2s_tape_upload_i32(pass->tape, batch->position_ids, batch->n_tokens);
+    const int64_t n_rows = s2s_nn_rows(&pass->tp, batch->n_tokens);
     const struct s2s_decode *decode = pass->fwd->decode;
     const int32_t *cu = batch->cu_seqlens;
     /* one sequence goes on where its cache ends */
     const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
+    shared->tp = pass->tp;
+    if (n_rows > batch->n_tokens) {
+        prepare_rows(shared, m, pass, n_rows);
+        return shared;
+    }
+    struct s2s_tensor *positions = s2s_tape_upload_i32(pass->tape, batch->position_ids, n_rows);
     shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
     shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim, 1);
     return shared;
@@ -398,6 +453,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 {
     const struct layer *layer = ctx->block->impl;
     const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
+    const struct s2s_nn_tp *tp = &((const struct s2s_nn_batch *)ctx->shared)->tp;
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];
     s2s_tape_layer(tape, "%s.self_attn", place);
@@ -405,24 +461,38 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
-    x = s2s_nn_mlp(tape, &layer->mlp, x);
+    x = s2s_nn_mlp(tape, &layer->mlp, tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);
 }
 
-/* Logits for the eye: no gradient goes this way. */
-static struct s2s_tensor *show_logits(const struct llama *m, struct s2s_tape *tape,
-                                      struct s2s_tensor *y, bool last_only)
+/* The rows [begin, end) of y. No gradient goes this way. */
+static struct s2s_tensor *some_rows(struct s2s_tape *tape, struct s2s_tensor *y, int64_t begin,
+                                    int64_t end)
 {
+    if (end - begin == s2s_tensor_rows(y))
+        return y;
+    int32_t *rows = s2s_tape_host_alloc(tape, (size_t)(end - begin) * sizeof *rows);
     const bool recording = tape->recording;
+    for (int64_t i = begin; i < end; i++)
+        rows[i - begin] = (int32_t)i;
     tape->recording = false;
-    if (last_only) {
-        int32_t last = (int32_t)s2s_tensor_rows(y) - 1;
-        y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, &last, 1));
-    }
-    struct s2s_tensor *logits = s2s_op_linear(tape, y, m->head->tensor, NULL);
+    y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, rows, end - begin));
     tape->recording = recording;
-    return logits;
+    return y;
+}
+
+/* Sum over the labels, of y that came into the region; rows behind the last token have none. */
+static void add_loss(const struct llama *m, const struct s2s_pass *pass, struct s2s_tensor *y)
+{
+    struct s2s_forward *fwd = pass->fwd;
+    const int64_t n = pass->batch->n_tokens, n_rows = s2s_tensor_rows(y);
+    int32_t *labels = s2s_xmalloc((size_t)(n_rows + 1) * sizeof *labels);
+    for (int64_t i = 0; i < n_rows; i++)
+        labels[i] = i < n ? pass->batch->labels[i] : -1;
+    fwd->loss = s2s_op_linear_xent_of(pass->tape, y, m->head.w->tensor, &m->head.classes, labels,
+                                      fwd->seed, fwd->want_hits ? &fwd->hits : NULL);
+    free(labels);
 }
 
 static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
@@ -430,15 +500,17 @@ static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 {
     const struct s2s_model *model = ctx->block->model;
     const struct llama *m = model->impl;
-    const int32_t *labels = ctx->pass->batch->labels;
-    struct s2s_forward *fwd = ctx->pass->fwd;
+    const struct s2s_pass *pass = ctx->pass;
+    const int64_t n = pass->batch->n_tokens;
+    struct s2s_forward *fwd = pass->fwd;
     out[0] = fwd->output = s2s_nn_rmsnorm(tape, &m->norm, in[0]);
     s2s_tape_layer(tape, "%slm_head", model->prefix);
-    if (labels)
-        fwd->loss = s2s_op_linear_xent(tape, out[0], m->head->tensor, labels, fwd->seed,
-                                       fwd->want_hits ? &fwd->hits : NULL);
+    struct s2s_tensor *y = s2s_nn_enter(tape, &pass->tp, out[0]);
+    if (pass->batch->labels)
+        add_loss(m, pass, y);
     if (fwd->want_logits || fwd->want_last)
-        fwd->logits = show_logits(m, tape, out[0], fwd->want_last);
+        fwd->logits =
+            s2s_nn_logits(tape, &m->head, some_rows(tape, y, fwd->want_last ? n - 1 : 0, n));
 }
 
 /* ---- what a batch must have ---- */

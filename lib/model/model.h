@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/nn/linear.h"
 #include "lib/tensor/ops.h"
 #include "lib/tensor/param.h"
 #include "lib/tensor/tensor.h"
@@ -91,10 +92,11 @@ struct s2s_forward {
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
     struct s2s_tensor *hits;    /* F64 scalar */
     struct s2s_tensor *logits;  /* [T, V] */
-    struct s2s_tensor *output;  /* [T, H] after the final norm; a bare encoder's output */
-    struct s2s_tensor **hidden; /* [n_hidden]: input embeddings, then each layer (the last one
-                                   after the final norm, as Hugging Face counts); NULL for blocks
-                                   that did not run */
+    struct s2s_tensor *output;  /* [T, H] after the final norm (where sequences are cut, this rank's
+                                   rows); a bare encoder's output */
+    struct s2s_tensor **hidden; /* [n_hidden] of such: input embeddings, then each layer (the last
+                                   one after the final norm, as Hugging Face counts); NULL for
+                                   blocks that did not run */
     int n_hidden;
     struct s2s_tensor *audio_embeds; /* [sum of rows, H] as put into the slots */
 };
@@ -110,6 +112,7 @@ struct s2s_pass {
     struct s2s_tape *tape;
     const struct s2s_batch *batch;
     struct s2s_forward *fwd;
+    struct s2s_nn_tp tp; /* how ranks share the rows between layers */
     struct {
         const struct s2s_model *model;
         void *shared;
@@ -167,11 +170,10 @@ struct s2s_model_kind {
                  struct s2s_error *err);
     /* What the blocks of this model share, in the memory of the pass' tape; NULL: nothing. */
     void *(*prepare)(const struct s2s_model *model, const struct s2s_pass *pass);
-    /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots; NULL: it is no language
-     * model. A composite puts other things into its slots, and takes its blocks from the second
-     * one on. */
-    struct s2s_tensor *(*embed)(const struct s2s_model *model, struct s2s_tape *tape,
-                                const struct s2s_batch *batch);
+    /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots (where sequences are
+     * cut, this rank's rows of them); NULL: it is no language model. A composite puts other things
+     * into its slots, and takes its blocks from the second one on. */
+    struct s2s_tensor *(*embed)(const struct s2s_model *model, const struct s2s_pass *pass);
     /* Frames of n mel frames; NULL: no encoder. */
     int64_t (*frames)(const struct s2s_model *model, int64_t n_mel);
     /* Loads weights; NULL: model.safetensors of the directory, names as registered. */

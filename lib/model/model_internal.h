@@ -34,7 +34,7 @@ bool model_has_embeds(const struct s2s_media *media);
 /* Its embeddings [n_rows, width]. */
 struct s2s_tensor *model_upload_embeds(struct s2s_tape *tape, const struct s2s_media *media);
 /* embeds [T, H] with the rows [n, H] in the list's slots; n is 0 or all of its rows (media may be
- * NULL for 0). */
+ * NULL for 0). Where sequences are cut, embeds are this rank's rows, and rows are those of all. */
 struct s2s_tensor *model_splice(const struct s2s_pass *pass, struct s2s_tensor *embeds,
                                 struct s2s_tensor *rows, const struct s2s_media *media);
 

@@ -303,7 +303,7 @@ static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 {
     const struct s2s_model *model = ctx->block->model, *llm = s2s_salm_llm(model);
     const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
-    out[0] = llm->kind->embed(llm, tape, ctx->pass->batch);
+    out[0] = llm->kind->embed(llm, ctx->pass);
     s2s_tape_layer(tape, "%ssplice", model->prefix);
     if (is_projected(model, audio))
         out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);

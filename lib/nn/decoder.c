@@ -9,12 +9,12 @@
 /* ---- norm ---- */
 
 void s2s_nn_rmsnorm_init(struct s2s_nn_rmsnorm *layer, const struct s2s_nn_ctx *ctx,
-                         const char *name, int64_t size, double eps, double offset)
+                         const char *name, int64_t size, double eps, double offset, unsigned flags)
 {
-    layer->gain =
-        s2s_nn_add(ctx, name, "weight",
-                   (struct s2s_param_spec){
-                       .n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1 - offset}});
+    layer->gain = s2s_nn_add(
+        ctx, name, "weight",
+        (struct s2s_param_spec){
+            .n_dims = 1, .shape = {size}, .flags = flags, .init = {S2S_INIT_CONSTANT, 1 - offset}});
     layer->eps = (float)eps;
     layer->offset = (float)offset;
 }
@@ -73,7 +73,13 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
 {
     const struct s2s_attention_shape *shape = &options->shape;
     int64_t q_size = shape->n_heads * shape->dim, kv_size = shape->n_kv_heads * shape->dim;
-    *layer = (struct s2s_nn_attention){.shape = *shape, .qk_norm = options->qk_norm};
+    const int ranks = s2s_group_size(ctx->par->tp), n_kv = (int)shape->n_kv_heads;
+    /* each rank sees heads of its own: a part of the gradient of what all heads share */
+    const unsigned flags = ranks > 1 ? S2S_PARAM_SP_SUM : 0;
+    *layer = (struct s2s_nn_attention){
+        .shape = *shape, .qk_norm = options->qk_norm, .n_sharing = ranks > n_kv ? ranks / n_kv : 1};
+    layer->shape.n_heads /= ranks;
+    layer->shape.n_kv_heads = ranks > n_kv ? 1 : n_kv / ranks;
     s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias,
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->k, ctx, "k_proj", kv_size, options->width, options->qkv_bias,
@@ -84,17 +90,32 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
                        S2S_NN_ROW);
     if (!options->qk_norm)
         return;
-    s2s_nn_rmsnorm_init(&layer->q_norm, ctx, "q_norm", shape->dim, options->eps, 0);
-    s2s_nn_rmsnorm_init(&layer->k_norm, ctx, "k_norm", shape->dim, options->eps, 0);
+    s2s_nn_rmsnorm_init(&layer->q_norm, ctx, "q_norm", shape->dim, options->eps, 0, flags);
+    s2s_nn_rmsnorm_init(&layer->k_norm, ctx, "k_norm", shape->dim, options->eps, 0, flags);
 }
 
-/* Projection, norm of each head, rotation: one of q and k. */
-static struct s2s_tensor *project(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
-                                  const struct s2s_nn_linear *linear,
-                                  const struct s2s_nn_rmsnorm *norm, int64_t n_heads,
-                                  struct s2s_tensor *x, const struct s2s_nn_batch *batch)
+/* Keys or values of this rank's heads. */
+static struct s2s_tensor *project_kv(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
+                                     const struct s2s_nn_linear *linear, struct s2s_tensor *x,
+                                     const struct s2s_nn_batch *batch)
 {
     struct s2s_tensor *y = s2s_nn_linear(tape, linear, x);
+    const int n = layer->n_sharing;
+    if (n == 1)
+        return y;
+    int64_t *widths = s2s_tape_host_alloc(tape, (size_t)n * sizeof *widths);
+    for (int k = 0; k < n; k++)
+        widths[k] = s2s_tensor_cols(y);
+    const struct s2s_group *group = batch->tp.group;
+    return s2s_op_gather_columns(tape, y,
+                                 &(struct s2s_columns_of){group, group->rank / n * n, n, widths});
+}
+
+/* Norm of each head, rotation: of one of q and k. */
+static struct s2s_tensor *place(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
+                                const struct s2s_nn_rmsnorm *norm, int64_t n_heads,
+                                struct s2s_tensor *y, const struct s2s_nn_batch *batch)
+{
     int64_t t = s2s_tensor_rows(y), dim = layer->shape.dim;
     if (layer->qk_norm) {
         y = s2s_tape_view(tape, y, 2, (int64_t[]){t * n_heads, dim});
@@ -109,17 +130,18 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
                                     const struct s2s_kv_cache *cache)
 {
     const struct s2s_attention_shape *shape = &layer->shape;
-    struct s2s_tensor *q =
-        project(tape, layer, &layer->q, &layer->q_norm, shape->n_heads, x, batch);
-    struct s2s_tensor *k =
-        project(tape, layer, &layer->k, &layer->k_norm, shape->n_kv_heads, x, batch);
-    struct s2s_tensor *v = s2s_nn_linear(tape, &layer->v, x);
+    x = s2s_nn_enter(tape, &batch->tp, x);
+    struct s2s_tensor *q = s2s_nn_linear(tape, &layer->q, x);
+    q = place(tape, layer, &layer->q_norm, shape->n_heads, q, batch);
+    struct s2s_tensor *k = project_kv(tape, layer, &layer->k, x, batch);
+    k = place(tape, layer, &layer->k_norm, shape->n_kv_heads, k, batch);
+    struct s2s_tensor *v = project_kv(tape, layer, &layer->v, x, batch);
     if (cache->memory) {
         k = extend(tape, cache, 0, k);
         v = extend(tape, cache, 1, v);
     }
     struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->spans, shape);
-    return s2s_nn_linear(tape, &layer->o, o);
+    return s2s_nn_linear_leave(tape, &layer->o, &batch->tp, o);
 }
 
 /* ---- mlp ---- */
@@ -134,9 +156,10 @@ void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int
 }
 
 struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *layer,
-                              struct s2s_tensor *x)
+                              const struct s2s_nn_tp *tp, struct s2s_tensor *x)
 {
+    x = s2s_nn_enter(tape, tp, x);
     struct s2s_tensor *gate = s2s_nn_linear(tape, &layer->gate, x);
     struct s2s_tensor *up = s2s_nn_linear(tape, &layer->up, x);
-    return s2s_nn_linear(tape, &layer->down, s2s_op_glu(tape, gate, up, layer->act));
+    return s2s_nn_linear_leave(tape, &layer->down, tp, s2s_op_glu(tape, gate, up, layer->act));
 }

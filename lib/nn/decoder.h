@@ -8,13 +8,14 @@
 
 #include "lib/nn/linear.h"
 
-/* RMS norm with gain "PLACE.name.weight" [size]; the gain in force is weight + offset. */
+/* RMS norm with gain "PLACE.name.weight" [size]; the gain in force is weight + offset. flags: of
+ * the gain. */
 struct s2s_nn_rmsnorm {
     struct s2s_param *gain;
     float eps, offset;
 };
 void s2s_nn_rmsnorm_init(struct s2s_nn_rmsnorm *layer, const struct s2s_nn_ctx *ctx,
-                         const char *name, int64_t size, double eps, double offset);
+                         const char *name, int64_t size, double eps, double offset, unsigned flags);
 struct s2s_tensor *s2s_nn_rmsnorm(struct s2s_tape *tape, const struct s2s_nn_rmsnorm *layer,
                                   struct s2s_tensor *x);
 /* *h += x, normed */
@@ -23,7 +24,8 @@ struct s2s_tensor *s2s_nn_add_rmsnorm(struct s2s_tape *tape, const struct s2s_nn
 
 /* What attention layers of one batch share. */
 struct s2s_nn_batch {
-    struct s2s_spans spans;
+    struct s2s_nn_tp tp;
+    struct s2s_spans spans;  /* of the rows inside of regions: [T] below */
     struct s2s_tensor *rope; /* table [T, dim]; NULL: no positions */
 };
 
@@ -33,12 +35,17 @@ struct s2s_kv_cache {
     int64_t cap, len; /* rows there is room for, and that are filled */
 };
 
-/* Grouped-query attention: q_proj, k_proj, v_proj, o_proj, and q_norm, k_norm over each head. */
+/*
+ * Grouped-query attention: q_proj, k_proj, v_proj, o_proj, and q_norm, k_norm over each head. Ranks
+ * of tp have heads each; where there are more ranks than key-value heads, ranks next to each other
+ * that use the same one have equal parts of its rows, and exchange what these make of x.
+ */
 struct s2s_nn_attention {
     struct s2s_nn_linear q, k, v, o;
     struct s2s_nn_rmsnorm q_norm, k_norm;
     bool qk_norm;
-    struct s2s_attention_shape shape;
+    struct s2s_attention_shape shape; /* of this rank */
+    int n_sharing;                    /* ranks that have a key-value head together */
 };
 struct s2s_nn_attention_options {
     int64_t width;
@@ -62,6 +69,6 @@ struct s2s_nn_mlp {
 void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
                      int64_t inner, enum s2s_act act, bool bias);
 struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *layer,
-                              struct s2s_tensor *x);
+                              const struct s2s_nn_tp *tp, struct s2s_tensor *x);
 
 #endif

@@ -24,6 +24,35 @@ struct s2s_param_spec s2s_nn_cut_along(struct s2s_param_spec spec, const struct 
     return spec;
 }
 
+unsigned s2s_nn_outside(const struct s2s_par *par)
+{
+    return par->sp ? S2S_PARAM_SP_SUM : 0;
+}
+
+/* ---- regions ---- */
+
+int64_t s2s_nn_rows(const struct s2s_nn_tp *tp, int64_t n)
+{
+    const int64_t size = tp->sp ? s2s_group_size(tp->group) : 1;
+    return (n + size - 1) / size * size;
+}
+
+struct s2s_tensor *s2s_nn_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp,
+                                struct s2s_tensor *x)
+{
+    return tp->sp ? s2s_op_all_gather(tape, x, tp->group, false)
+                  : s2s_op_copy_to_group(tape, x, tp->group);
+}
+
+struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *tp,
+                                struct s2s_tensor *y)
+{
+    return tp->sp ? s2s_op_reduce_scatter(tape, y, tp->group)
+                  : s2s_op_all_reduce(tape, y, tp->group);
+}
+
+/* ---- the map ---- */
+
 void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
                         int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut)
 {
@@ -37,6 +66,8 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
         w = s2s_nn_cut_along(w, ctx, cut == S2S_NN_ROW);
     if (cut == S2S_NN_COLUMN)
         b = s2s_nn_cut_along(b, ctx, 0);
+    if (cut == S2S_NN_ROW)
+        b.flags = s2s_nn_outside(ctx->par);
     layer->w = s2s_nn_add(ctx, name, "weight", w);
     layer->b = bias ? s2s_nn_add(ctx, name, "bias", b) : NULL;
 }
@@ -45,4 +76,13 @@ struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_line
                                  struct s2s_tensor *x)
 {
     return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
+}
+
+struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                       const struct s2s_nn_tp *tp, struct s2s_tensor *x)
+{
+    if (s2s_group_size(tp->group) == 1)
+        return s2s_nn_linear(tape, layer, x);
+    struct s2s_tensor *y = s2s_nn_leave(tape, tp, s2s_op_linear(tape, x, layer->w->tensor, NULL));
+    return layer->b ? s2s_op_add_bias(tape, y, layer->b->tensor) : y;
 }

@@ -26,10 +26,31 @@ struct s2s_param *s2s_nn_add(const struct s2s_nn_ctx *ctx, const char *name, con
 struct s2s_param_spec s2s_nn_cut_along(struct s2s_param_spec spec, const struct s2s_nn_ctx *ctx,
                                        int dim);
 
+/* Flags of a parameter that is used on what is outside of regions (below), so that with sp each
+ * rank sees a part of the tokens. */
+unsigned s2s_nn_outside(const struct s2s_par *par);
+
+/*
+ * Between s2s_nn_enter and s2s_nn_leave each rank of a group has columns of its own of an
+ * activation. Outside all ranks have the same rows, or, with sp, each has a part of them: rows are
+ * cut into equal parts, with rows behind the last where they do not divide.
+ */
+struct s2s_nn_tp {
+    const struct s2s_group *group;
+    bool sp;
+};
+/* Rows that n tokens have inside. */
+int64_t s2s_nn_rows(const struct s2s_nn_tp *tp, int64_t n);
+struct s2s_tensor *s2s_nn_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp,
+                                struct s2s_tensor *x);
+/* y is a part of a sum over the ranks. */
+struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *tp,
+                                struct s2s_tensor *y);
+
 /*
  * How the ranks of par->tp share y = x w^T + b. COLUMN: each has some of the outputs (rows of w,
- * and of b). ROW: each has some of the inputs (columns of w), and its y is a part of a sum over
- * ranks, which the caller asks for; b is whole. One rank has everything in each case.
+ * and of b). ROW: each has some of the inputs (columns of w); b is whole, and added to the sum: see
+ * s2s_nn_linear_leave. One rank has everything in each case.
  */
 enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW };
 
@@ -41,5 +62,8 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
                         int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut);
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x);
+/* Of a ROW map, which ends a region: y leaves it. */
+struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                       const struct s2s_nn_tp *tp, struct s2s_tensor *x);
 
 #endif

@@ -87,6 +87,7 @@ static const char *const keys[] = {
     "mesh.cp",
     "mesh.pp",
     "mesh.ep",
+    "mesh.sequence_parallel",
     "mesh.timeout_s",
     "optimizer.name",
     "optimizer.lr",

@@ -266,12 +266,12 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-005",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "tp > 1 or cp > 1 or pp > 1 or ep > 1",
-        .at = "tp>1 cp>1 pp>1 ep",
+        .when = "cp > 1 or pp > 1 or ep > 1",
+        .at = "cp>1 pp>1 ep",
         .message =
-            "tp {tp}, cp {cp}, pp {pp}, ep {ep}: this release of s2s-train runs data parallel "
+            "cp {cp}, pp {pp}, ep {ep}: this release of s2s-train has data and tensor parallelism "
             "only",
-        .fix = "use 1 for all four",
+        .fix = "use 1 for all three",
         .why = "The mesh has these axes, the layers are not split over them yet.",
         .source = "doc/RECIPE.md",
     },

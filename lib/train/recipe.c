@@ -97,12 +97,16 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
         if (rc < 0)
             return rc;
         r->mesh.size[axis] = (int)size;
-        if (axis != S2S_AXIS_DP && size > 1)
+        if (axis != S2S_AXIS_DP && axis != S2S_AXIS_TP && size > 1)
             return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
-                                  "only dp may be more than 1, found %lld", (long long)size);
+                                  "only dp and tp may be more than 1, found %lld", (long long)size);
     }
     r->mesh.etp = r->mesh.size[S2S_AXIS_TP];
-    int rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
+    int rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf, "mesh.sequence_parallel",
+                                  false, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
     if (rc == 0 && !(r->timeout_s > 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.timeout_s"),
                               "expected seconds above 0, found %g", r->timeout_s);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/train/actions.h"
+#include "lib/train/schedule_pp.h"
 
 /* ONCE: squares of gradients that all ranks of tp have */
 enum { LOSS, ONCE, CUT, EXPERT, N_SUMS };
@@ -113,14 +113,16 @@ static void backward(struct step *s, int64_t i)
 
 static void run_actions(struct step *s)
 {
-    int64_t n;
-    struct s2s_action *actions = s2s_actions_new(s->data->n_microbatches, &n);
-    for (int64_t i = 0; i < n; i++)
-        if (actions[i].kind == S2S_ACTION_FORWARD)
-            forward(s, actions[i].microbatch);
+    const struct s2s_pipeline alone = {
+        .n_ranks = 1, .n_chunks = 1, .n_microbatches = s->data->n_microbatches};
+    struct s2s_schedule schedule;
+    s2s_schedule_init(&schedule, &alone, 0);
+    for (int64_t i = 0; i < schedule.n_actions; i++)
+        if (schedule.actions[i].kind == S2S_ACTION_FORWARD)
+            forward(s, schedule.actions[i].microbatch);
         else
-            backward(s, actions[i].microbatch);
-    free(actions);
+            backward(s, schedule.actions[i].microbatch);
+    s2s_schedule_release(&schedule);
 }
 
 /* ---- sums over ranks ---- */

@@ -9,7 +9,6 @@
 
 #include "lib/base/base.h"
 #include "lib/conf/conf.h"
-#include "lib/train/actions.h"
 #include "lib/train/step.h"
 #include "tests/unit/tensor/team.h"
 
@@ -268,22 +267,6 @@ static void t5_running_statistics_are_those_of_one_process(void **state)
         assert_memory_equal(moved[r], one, sizeof one);
 }
 
-/* ---- actions ---- */
-
-static void a_microbatch_goes_back_before_the_next_one_comes(void **state)
-{
-    int64_t n;
-    struct s2s_action *list = s2s_actions_new(3, &n);
-    assert_int_equal(n, 6);
-    for (int64_t i = 0; i < n; i++) {
-        assert_int_equal(list[i].microbatch, i / 2);
-        assert_int_equal(list[i].kind, i % 2 ? S2S_ACTION_BACKWARD : S2S_ACTION_FORWARD);
-    }
-    free(list);
-    free(s2s_actions_new(0, &n));
-    assert_int_equal(n, 0);
-}
-
 static int set_up(void **state)
 {
     const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
@@ -311,7 +294,6 @@ int main(void)
         cmocka_unit_test(t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer),
         cmocka_unit_test(t7_gradients_are_reduced_in_the_queue_of_the_device),
         cmocka_unit_test(t5_running_statistics_are_those_of_one_process),
-        cmocka_unit_test(a_microbatch_goes_back_before_the_next_one_comes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -60,13 +60,29 @@ struct s2s_k_attention {
     void *workspace; /* attention_workspace bytes */
 };
 
-/* Reads q k v o lse dO (in `d_o`), writes or adds to dq dk dv; P is computed again from lse. Rows
- * that stand in no span get nothing: 0, or what was there. */
+/*
+ * Reads q k v o lse dO (in `d_o`), writes or adds to dq dk dv; P is computed again from lse. Rows
+ * that stand in no span get nothing: 0, or what was there. partial: the queries see other keys as
+ * well, which are not in this call; o and lse are over all of them.
+ */
 struct s2s_k_attention_backward {
     struct s2s_k_attention forward;
     struct s2s_mat d_o, dq, dk, dv;
-    bool accumulate_dq, accumulate_dk, accumulate_dv;
+    bool accumulate_dq, accumulate_dk, accumulate_dv, partial;
     void *workspace; /* attention_backward_workspace bytes */
+};
+
+/*
+ * What the same queries see among two sets of keys becomes what they see among both: with a, b the
+ * lse and part_lse of a query and head, and l = log(e^a + e^b),
+ *   o = e^(a-l) o + e^(b-l) part,  lse = l
+ * A lse of -inf stands for no key.
+ */
+struct s2s_k_attention_merge {
+    struct s2s_mat o, part; /* [n_q, n_heads * dim] */
+    float *lse;             /* [n_q, n_heads] */
+    const float *part_lse;  /* [n_q, n_heads] */
+    int64_t n_q, n_heads, dim;
 };
 
 /* table[i] of the relative position r = n-1-i, i in [0, 2n-1): sin(r w_0), cos(r w_0), sin(r

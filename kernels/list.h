@@ -43,6 +43,7 @@
     X(attention_backward, attention_backward, WORKSPACE, \
       MAT(forward.q) MAT(forward.k) MAT(forward.v) MAT(forward.o) \
       MAT(d_o) MAT(dq) MAT(dk) MAT(dv)) \
+    X(attention_merge, attention_merge, PLAIN, MAT(o) MAT(part)) \
     X(relpos_table, relpos_table, PLAIN, ) \
     X(relattention, relattention, WORKSPACE, MAT(q) MAT(k) MAT(value) MAT(o) MAT(p)) \
     X(relattention_backward, relattention_backward, WORKSPACE, \

@@ -337,6 +337,16 @@ static struct s2s_cost cost_attention_backward(const struct s2s_k_attention_back
                              dq + dk + dv};
 }
 
+static struct s2s_cost cost_attention_merge(const struct s2s_k_attention_merge *a, uploads_t *up)
+{
+    const double heads = (double)a->n_heads, rows = (double)a->n_q,
+                 o = rows * heads * (double)a->dim;
+    const double outs = mat(&a->o, rows, heads * (double)a->dim) + vec(a->lse, rows * heads);
+    return (struct s2s_cost){
+        3 * o + 6 * rows * heads,
+        outs + mat(&a->part, rows, heads * (double)a->dim) + vec(a->part_lse, rows * heads), outs};
+}
+
 static struct s2s_cost cost_relpos_table(const struct s2s_k_relpos_table *a, uploads_t *up)
 {
     const double n = (double)(2 * a->n - 1) * (double)a->dim;

@@ -301,7 +301,7 @@ static void row_sums(const struct s2s_k_attention_backward *args, const struct b
     }
     *sum_out = sum;
     *delta_out = sum > 0 ? delta / sum : 0;
-    if (!blk->is_part)
+    if (!blk->is_part && !args->partial)
         return;
     const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
     const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);

@@ -105,6 +105,7 @@ struct run {
     float *x[6], *g[3];
     struct s2s_span spans[MAX_SPANS];
     int32_t groups[MAX_SPANS + 1];
+    bool partial; /* of the backward */
 };
 
 static void set_up(struct run *r, const struct problem *p)
@@ -167,7 +168,8 @@ static void backward(struct run *r, bool accumulate)
                                             .dv = mat(r->g[2], r->width[2]),
                                             .accumulate_dq = accumulate,
                                             .accumulate_dk = accumulate,
-                                            .accumulate_dv = accumulate};
+                                            .accumulate_dv = accumulate,
+                                            .partial = r->partial};
     args.workspace = work(k->attention_backward_workspace(&queue, &args));
     k->attention_backward(&queue, &args);
     done();
@@ -368,6 +370,78 @@ static void chunks_of_ranks_make_up_the_whole(void **state)
         }
 }
 
+/* What r[0] saw, and r[1], as one, in r[0]. */
+static void merge(struct run *r)
+{
+    const struct problem *p = r[0].p;
+    const struct s2s_k_attention_merge args = {.o = mat(r[0].x[3], r[0].width[0]),
+                                               .part = mat(r[1].x[3], r[0].width[0]),
+                                               .lse = vec(r[0].x[5]),
+                                               .part_lse = vec(r[1].x[5]),
+                                               .n_q = r[0].n[0],
+                                               .n_heads = p->n_heads,
+                                               .dim = p->dim};
+    k->attention_merge(&queue, &args);
+    done();
+}
+
+/* Gradients of both parts, from what the whole gave, are those of the whole. */
+static void compare_backward(struct run *parts, const struct run *whole)
+{
+    for (int i = 0; i < 2; i++) {
+        for (int j = 3; j < 6; j += 2)
+            memcpy(parts[i].x[j], whole->x[j],
+                   (size_t)(whole->n[0] * (j == 3 ? whole->width[0] : whole->p->n_heads)) * 4);
+        parts[i].partial = true;
+        backward(&parts[i], false);
+    }
+    for (int j = 0; j < 3; j++) {
+        const int64_t n = whole->n[j], width = whole->width[j];
+        double *want = widen(whole->g[j], n * width);
+        for (int64_t i = 0; i < n * width; i++)
+            parts[0].g[j][i] += parts[1].g[j][i];
+        close_to("gradient", parts[0].g[j], want, n, width, width, 3e-6);
+        free(want);
+    }
+}
+
+/* Few heads and many: backward by blocks of keys, and by groups. The first 70 of the queries see
+ * none of the second keys, whichever comes first. */
+static void keys_in_two_parts_merge_to_the_whole(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        const struct problem whole = {.n_heads = i / 2 ? 32 : 4,
+                                      .n_kv_heads = i / 2 ? 16 : 2,
+                                      .dim = 4,
+                                      .cu_q = {150},
+                                      .cu_k = {150},
+                                      .n_spans = 1,
+                                      .spans = {{0, 150, 0, 150, 0}}};
+        struct problem halves[2] = {whole, whole};
+        halves[i % 2].spans[0] = (struct s2s_span){0, 150, 0, 70, 0};
+        halves[1 - i % 2].spans[0] = (struct s2s_span){0, 150, 70, 80, -70};
+        struct run all, parts[2];
+        set_up(&all, &whole);
+        forward(&all);
+        backward(&all, false);
+        for (int h = 0; h < 2; h++) {
+            set_up(&parts[h], &halves[h]);
+            forward(&parts[h]);
+        }
+        merge(parts);
+        double *o = widen(all.x[3], all.n[0] * all.width[0]);
+        double *lse = widen(all.x[5], all.n[0] * whole.n_heads);
+        close_to("o", parts[0].x[3], o, all.n[0], all.width[0], all.width[0], 2e-6);
+        close_to("lse", parts[0].x[5], lse, all.n[0], whole.n_heads, whole.n_heads, 2e-6);
+        compare_backward(parts, &all);
+        free(o);
+        free(lse);
+        tear_down(&parts[0]);
+        tear_down(&parts[1]);
+        tear_down(&all);
+    }
+}
+
 static void spans_with_common_keys_are_a_group(void **state)
 {
     struct s2s_span spans[] = {{0, 1, 40, 5, 0},  {1, 1, 0, 10, 0}, {2, 1, 20, 0, 0},
@@ -407,6 +481,7 @@ int main(void)
         cmocka_unit_test(backward_agrees_with_differences),
         cmocka_unit_test(rows_in_no_span_get_nothing),
         cmocka_unit_test(chunks_of_ranks_make_up_the_whole),
+        cmocka_unit_test(keys_in_two_parts_merge_to_the_whole),
         cmocka_unit_test(spans_with_common_keys_are_a_group),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };

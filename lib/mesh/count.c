@@ -175,5 +175,6 @@ const struct s2s_group_ops mesh_group_ops_count = {
     .start_all_reduce = mesh_group_start_all_reduce,
     .start_all_gather = mesh_group_start_all_gather,
     .start_reduce_scatter = mesh_group_start_reduce_scatter,
+    .start_exchange = mesh_group_start_exchange,
     .wait = mesh_group_wait,
 };

@@ -102,6 +102,13 @@ int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2
     return new_ticket(group);
 }
 
+int64_t mesh_group_start_exchange(const struct s2s_group *group, struct s2s_queue *queue,
+                                  const struct s2s_transfer *list, int n)
+{
+    group->ops->exchange(group, queue, list, n);
+    return new_ticket(group);
+}
+
 void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket)
 {
     struct mesh_group *g = (struct mesh_group *)group;
@@ -127,6 +134,7 @@ const struct s2s_group_ops mesh_group_ops = {
     .start_all_reduce = mesh_group_start_all_reduce,
     .start_all_gather = mesh_group_start_all_gather,
     .start_reduce_scatter = mesh_group_start_reduce_scatter,
+    .start_exchange = mesh_group_start_exchange,
     .wait = mesh_group_wait,
 };
 

@@ -175,6 +175,8 @@ int64_t mesh_group_start_all_gather(const struct s2s_group *group, struct s2s_qu
 int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
                                         void *recv, const void *send, int64_t n,
                                         enum s2s_dtype dtype);
+int64_t mesh_group_start_exchange(const struct s2s_group *group, struct s2s_queue *queue,
+                                  const struct s2s_transfer *list, int n);
 void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
 
 /* Bytes that this rank hands to others: one formula each, for what is sent and what is counted. */

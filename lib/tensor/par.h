@@ -91,6 +91,9 @@ struct s2s_group_ops {
                                 const void *send, int64_t n, enum s2s_dtype dtype);
     int64_t (*start_reduce_scatter)(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *recv, const void *send, int64_t n, enum s2s_dtype dtype);
+    int64_t (*start_exchange)(const struct s2s_group *group, struct s2s_queue *queue,
+                              const struct s2s_transfer *list,
+                              int n); /* the list is read at once */
     void (*wait)(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
 };
 

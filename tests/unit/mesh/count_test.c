@@ -144,7 +144,7 @@ static void all_operations(const struct s2s_group *g, float *x, float *y)
     int64_t counts[4] = {0};
     counts[0] = 3;
     counts[g->size - 1] = 5;
-    int64_t tickets[3];
+    int64_t tickets[4];
     int64_t out[4], in[4];
     for (int r = 0; r < 4; r++) {
         out[r] = 10 * g->rank + r;
@@ -167,7 +167,8 @@ static void all_operations(const struct s2s_group *g, float *x, float *y)
     tickets[0] = g->ops->start_all_reduce(g, NULL, x, N, S2S_F32, S2S_GROUP_MAX);
     tickets[1] = g->ops->start_all_gather(g, NULL, y, x, 11, S2S_F32);
     tickets[2] = g->ops->start_reduce_scatter(g, NULL, y, x, 13, S2S_F32);
-    for (int i = 0; i < 3; i++)
+    tickets[3] = g->ops->start_exchange(g, NULL, list, 4);
+    for (int i = 0; i < 4; i++)
         g->ops->wait(g, NULL, tickets[i]);
 }
 

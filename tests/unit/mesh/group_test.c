@@ -118,7 +118,17 @@ static void started_operations(struct s2s_comm *comm)
     int64_t a = g->ops->start_all_reduce(g, &q, &x, 1, S2S_F32, S2S_GROUP_SUM);
     int64_t b = g->ops->start_all_gather(g, &q, all, &y, 1, S2S_F32);
     int64_t c = g->ops->start_reduce_scatter(g, &q, &part, of_all, 1, S2S_F32);
-    expect(a > 0 && b > 0 && c > 0 && a != b && b != c && a != c, "tickets differ");
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    float sent = (float)rank, got = -1;
+    struct s2s_transfer list[] = {{&sent, 1, S2S_F32, next, true},
+                                  {&got, 1, S2S_F32, before, false}};
+    int64_t d = g->ops->start_exchange(g, &q, list, 2);
+    list[1].buf = NULL; /* it was read */
+    expect(a > 0 && b > 0 && c > 0 && a != b && b != c && a != c && d > 0 && d != a && d != b &&
+               d != c,
+           "tickets differ");
+    g->ops->wait(g, &q, d);
+    expect(got == (float)before, "started exchange");
     g->ops->wait(g, &q, c);
     g->ops->wait(g, &q, a);
     g->ops->wait(g, &q, b);

@@ -1,6 +1,7 @@
 /* What attention blocks are made of: norms, rotary positions, attention of packed sequences. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/spans.h"
 #include "lib/base/mem.h"
@@ -193,23 +194,52 @@ struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, in
     return seqs;
 }
 
+struct s2s_spans tensor_spans(struct s2s_tape *tape, struct s2s_span *spans, int64_t n_spans,
+                              int64_t n_q, int64_t n_k)
+{
+    enum { WIDTH = sizeof *spans / sizeof(int32_t) };
+    struct s2s_spans out = {.n_spans = n_spans, .n_q = n_q, .n_k = n_k};
+    int32_t *host = s2s_xmalloc((size_t)((WIDTH + 1) * n_spans + 1) * sizeof *host);
+    out.n_groups = s2s_spans_group(host + WIDTH * n_spans, spans, n_spans);
+    if (n_spans > 0)
+        memcpy(host, spans, (size_t)n_spans * sizeof *spans);
+    for (int64_t i = 0; i < n_spans; i++) {
+        out.max_q = spans[i].nq > out.max_q ? spans[i].nq : out.max_q;
+        out.max_k = spans[i].nk > out.max_k ? spans[i].nk : out.max_k;
+    }
+    out.table = s2s_tape_upload_i32(tape, host, WIDTH * n_spans + out.n_groups + 1);
+    free(host);
+    return out;
+}
+
 struct s2s_spans s2s_op_spans(struct s2s_tape *tape, const int32_t *cu_q, const int32_t *cu_k,
                               int64_t n_seqs, bool causal)
 {
-    enum { WIDTH = sizeof(struct s2s_span) / sizeof(int32_t) };
-    struct s2s_spans spans = {.n_spans = n_seqs, .n_q = cu_q[n_seqs], .n_k = cu_k[n_seqs]};
-    struct s2s_span *host =
-        s2s_xmalloc((size_t)n_seqs * sizeof *host + (size_t)(n_seqs + 1) * sizeof(int32_t));
-    int32_t *groups = (int32_t *)(host + n_seqs);
+    struct s2s_span *host = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *host);
     s2s_spans_packed(host, cu_q, cu_k, n_seqs, causal);
-    spans.n_groups = s2s_spans_group(groups, host, n_seqs);
-    for (int64_t i = 0; i < n_seqs; i++) {
-        spans.max_q = host[i].nq > spans.max_q ? host[i].nq : spans.max_q;
-        spans.max_k = host[i].nk > spans.max_k ? host[i].nk : spans.max_k;
-    }
-    spans.table = s2s_tape_upload_i32(tape, (int32_t *)host, n_seqs * WIDTH + spans.n_groups + 1);
+    const struct s2s_spans spans = tensor_spans(tape, host, n_seqs, cu_q[n_seqs], cu_k[n_seqs]);
     free(host);
     return spans;
+}
+
+struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
+                                        const struct s2s_attention_shape *shape)
+{
+    const struct s2s_span *table = spans->table->data;
+    return (struct s2s_k_attention){.spans = table,
+                                    .groups = (const int32_t *)(table + spans->n_spans),
+                                    .n_spans = spans->n_spans,
+                                    .n_groups = spans->n_groups,
+                                    .n_q = spans->n_q,
+                                    .n_k = spans->n_k,
+                                    .n_heads = shape->n_heads,
+                                    .n_kv_heads = shape->n_kv_heads,
+                                    .dim = shape->dim,
+                                    .max_q = spans->max_q,
+                                    .max_k = spans->max_k,
+                                    .window = shape->window,
+                                    .scale = shape->scale != 0 ? shape->scale
+                                                               : 1.0f / sqrtf((float)shape->dim)};
 }
 
 /* node: in q, k, v; saved the arguments of the forward */
@@ -239,26 +269,11 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
     struct s2s_tensor *ins[] = {q, k, v};
     bool record = s2s_tape_needs(tape, 3, ins);
     struct s2s_k_attention *args = s2s_tape_host_alloc(tape, sizeof *args);
-    const struct s2s_span *table = spans->table->data;
-    *args = (struct s2s_k_attention){.q = s2s_tensor_mat(q),
-                                     .k = s2s_tensor_mat(k),
-                                     .v = s2s_tensor_mat(v),
-                                     .o = s2s_tensor_mat(o),
-                                     .spans = table,
-                                     .groups = (const int32_t *)(table + spans->n_spans),
-                                     .n_spans = spans->n_spans,
-                                     .n_groups = spans->n_groups,
-                                     .n_q = spans->n_q,
-                                     .n_k = spans->n_k,
-                                     .n_heads = shape->n_heads,
-                                     .n_kv_heads = shape->n_kv_heads,
-                                     .dim = shape->dim,
-                                     .max_q = spans->max_q,
-                                     .max_k = spans->max_k,
-                                     .window = shape->window,
-                                     .scale = shape->scale};
-    if (shape->scale == 0)
-        args->scale = 1.0f / sqrtf((float)shape->dim);
+    *args = tensor_attention(spans, shape);
+    args->q = s2s_tensor_mat(q);
+    args->k = s2s_tensor_mat(k);
+    args->v = s2s_tensor_mat(v);
+    args->o = s2s_tensor_mat(o);
     if (record)
         args->lse = s2s_tape_matrix(tape, spans->n_q, shape->n_heads)->data;
     args->workspace =

@@ -96,6 +96,45 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
                                     const struct s2s_spans *spans,
                                     const struct s2s_attention_shape *shape);
 
+/*
+ * ---- sequences cut over ranks (op_attention_cp.c) ----
+ *
+ * Of R ranks rank r holds chunks r and 2 R - 1 - r of the 2 R equal ones of each packed sequence
+ * (DualChunkSwap: lib/thd/cp.h), so that causal work is shared evenly. How they come to the keys of
+ * others, in Megatron's words (cp_comm_type):
+ *   all_gather  keys and values of all ranks, gathered again for the backward
+ *   a2a         rows are traded for heads, so that each rank has some heads of everything; both
+ *               numbers of heads are multiples of R
+ *   p2p         keys and values go round a ring while those at hand are computed with; what each
+ *               gave is merged by the log-sum-exps. Without a window
+ * Source: Liu et al. 2023, "Ring attention"; Jacobs et al. 2023, "DeepSpeed Ulysses"; the partition
+ * is TransformerEngine's.
+ */
+enum s2s_cp_comm { S2S_CP_ALL_GATHER, S2S_CP_ALL_TO_ALL, S2S_CP_P2P };
+
+/* What attention sees then: made once a batch, shared by its layers. */
+struct s2s_spans_cp {
+    const struct s2s_group *group;
+    enum s2s_cp_comm comm;
+    int64_t n;                /* rows of this rank; of every rank as many */
+    struct s2s_tensor *order; /* I32 [n * R], see below; NULL for p2p */
+    struct s2s_spans own;     /* all_gather: of this rank's queries; a2a: of all; p2p: at home */
+    struct s2s_spans lower, higher; /* p2p: of keys that come from a rank below, or above */
+};
+/*
+ * Of this rank's bounds cu (host [n_seqs + 1], all even). order (host [n * R], borrowed; NULL for
+ * p2p): where slot g of the whole stands when the ranks' rows are laid one behind the other
+ * (s2s_thd_cp_inverse). The group is kept; alone it is s2s_op_spans.
+ */
+struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                    const int32_t *order, const struct s2s_group *group,
+                                    enum s2s_cp_comm comm);
+/* s2s_op_attention of this rank's rows; spans are kept. Collective as those below. */
+struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor *q,
+                                       struct s2s_tensor *k, struct s2s_tensor *v,
+                                       const struct s2s_spans_cp *spans,
+                                       const struct s2s_attention_shape *shape);
+
 /* y = act(gate) * up; up NULL: act(gate). */
 struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, struct s2s_tensor *up,
                               enum s2s_act act);

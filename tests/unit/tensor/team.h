@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/tensor/par.h"
 
@@ -16,6 +17,8 @@ struct team {
     struct s2s_group group[TEAM_MAX];
     const void *buf[TEAM_MAX];
     const int64_t *counts[TEAM_MAX];
+    const struct s2s_transfer *lists[TEAM_MAX];
+    int n_messages[TEAM_MAX];
     int calls[TEAM_MAX]; /* collectives of each rank */
 };
 
@@ -91,11 +94,56 @@ static void team_all_to_all(const struct s2s_group *g, struct s2s_queue *queue, 
     team_part(g);
 }
 
+/* The number-th message that a list sends to, or receives from, a peer; NULL: it has none. */
+static const struct s2s_transfer *team_message(const struct s2s_transfer *list, int n, bool send,
+                                               int peer, int number)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i].send == send && list[i].peer == peer && number-- == 0)
+            return &list[i];
+    return NULL;
+}
+
+static void team_exchange(const struct s2s_group *g, struct s2s_queue *queue,
+                          const struct s2s_transfer *list, int n)
+{
+    struct team *team = g->impl;
+    team->lists[g->rank] = list;
+    team->n_messages[g->rank] = n;
+    team_meet(g, NULL, NULL);
+    for (int r = 0; r < g->size; r++) {
+        const struct s2s_transfer *to, *from;
+        for (int i = 0; (to = team_message(list, n, false, r, i)); i++) {
+            from = team_message(team->lists[r], team->n_messages[r], true, g->rank, i);
+            if (!from || from->n != to->n)
+                S2S_BUG("rank %d sends nothing like message %d to rank %d", r, i, g->rank);
+            if (to->n > 0)
+                memcpy(to->buf, from->buf, (size_t)to->n * sizeof(float));
+        }
+    }
+    team_part(g);
+}
+
+/* Complete at once. */
+static int64_t team_start_exchange(const struct s2s_group *g, struct s2s_queue *queue,
+                                   const struct s2s_transfer *list, int n)
+{
+    team_exchange(g, queue, list, n);
+    return 1;
+}
+
+static void team_wait(const struct s2s_group *g, struct s2s_queue *queue, int64_t ticket)
+{
+}
+
 static const struct s2s_group_ops team_ops = {.memory = "cpu",
                                               .all_reduce = team_all_reduce,
                                               .all_gather = team_all_gather,
                                               .reduce_scatter = team_reduce_scatter,
-                                              .all_to_all = team_all_to_all};
+                                              .all_to_all = team_all_to_all,
+                                              .exchange = team_exchange,
+                                              .start_exchange = team_start_exchange,
+                                              .wait = team_wait};
 
 struct team_member {
     struct team *team;

@@ -1,0 +1,589 @@
+/*
+ * Attention over sequences that are cut over ranks. The kernel takes spans of queries and the keys
+ * that they see; so each way of sharing is a table of spans, and what is sent before and after.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/tensor/tensor_internal.h"
+
+/* One call, for its forward and its backward. Matrices of this rank's rows: q, o [n, n_heads dim],
+ * k, v [n, n_kv_heads dim]. */
+struct attention {
+    const struct s2s_spans_cp *cp;
+    struct s2s_attention_shape shape;
+    struct s2s_mat q, k, v, o;
+    float *lse;                /* [n, n_heads] */
+    struct s2s_mat in, out;    /* a2a: all rows of this rank's heads, q|k|v and o */
+    int64_t q_width, kv_width; /* columns */
+};
+
+/* ---- spans ---- */
+
+/* Chunks r and 2 R - 1 - r, over all keys up to their ends. */
+static struct s2s_spans over_all_keys(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                      const struct s2s_group *group)
+{
+    const int32_t size = group->size, rank = group->rank;
+    struct s2s_span *spans = s2s_xmalloc((size_t)(2 * n_seqs + 1) * sizeof *spans);
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const int32_t len = (cu[s + 1] - cu[s]) / 2, first = cu[s] * size;
+        for (int32_t half = 0; half < 2; half++) {
+            const int32_t chunk = half ? 2 * size - 1 - rank : rank;
+            spans[2 * s + half] =
+                (struct s2s_span){cu[s] + half * len, len, first, (chunk + 1) * len, chunk * len};
+        }
+    }
+    const struct s2s_spans out =
+        tensor_spans(tape, spans, 2 * n_seqs, cu[n_seqs], (int64_t)cu[n_seqs] * size);
+    free(spans);
+    return out;
+}
+
+/* Keys from a rank below: its first chunks come before both of ours, its second ones after. From a
+ * rank above: both come before our second chunks, and after the first. */
+static struct s2s_spans of_others(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                  bool higher)
+{
+    struct s2s_span *spans = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *spans);
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const int32_t len = (cu[s + 1] - cu[s]) / 2;
+        spans[s] = higher ? (struct s2s_span){cu[s] + len, len, cu[s], 2 * len, S2S_SPAN_ALL}
+                          : (struct s2s_span){cu[s], 2 * len, cu[s], len, S2S_SPAN_ALL};
+    }
+    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, cu[n_seqs], cu[n_seqs]);
+    free(spans);
+    return out;
+}
+
+static struct s2s_spans of_whole_sequences(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                           int32_t size)
+{
+    int32_t *all = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *all);
+    for (int64_t s = 0; s <= n_seqs; s++)
+        all[s] = cu[s] * size;
+    const struct s2s_spans out = s2s_op_spans(tape, all, all, n_seqs, true);
+    free(all);
+    return out;
+}
+
+struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                    const int32_t *order, const struct s2s_group *group,
+                                    enum s2s_cp_comm comm)
+{
+    const int size = s2s_group_size(group);
+    struct s2s_spans_cp cp = {.group = group, .comm = comm, .n = cu[n_seqs]};
+    for (int64_t s = 0; size > 1 && s <= n_seqs; s++)
+        if (cu[s] % 2)
+            S2S_BUG("%s: a sequence of two chunks ends at slot %d", tape->layer, cu[s]);
+    if (size > 1 && comm != S2S_CP_P2P)
+        cp.order = s2s_tape_upload_i32(tape, order, cp.n * size);
+    if (size == 1 || comm == S2S_CP_P2P)
+        cp.own = s2s_op_spans(tape, cu, cu, n_seqs, true);
+    else if (comm == S2S_CP_ALL_GATHER)
+        cp.own = over_all_keys(tape, cu, n_seqs, group);
+    else
+        cp.own = of_whole_sequences(tape, cu, n_seqs, size);
+    if (size > 1 && comm == S2S_CP_P2P) {
+        cp.lower = of_others(tape, cu, n_seqs, false);
+        cp.higher = of_others(tape, cu, n_seqs, true);
+    }
+    return cp;
+}
+
+/* ---- matrices in scratch ---- */
+
+static struct s2s_mat scratch_mat(struct s2s_tape *tape, int64_t rows, int64_t cols,
+                                  enum s2s_dtype dtype)
+{
+    void *data = s2s_tape_scratch(tape, (size_t)(rows * cols) * s2s_dtype_size(dtype));
+    return (struct s2s_mat){data, cols, dtype};
+}
+
+/* The part of a matrix that begins there. */
+static struct s2s_mat from(struct s2s_mat mat, int64_t row, int64_t col)
+{
+    if (mat.data)
+        mat.data = (char *)mat.data + (size_t)(row * mat.stride + col) * s2s_dtype_size(mat.dtype);
+    return mat;
+}
+
+static void copy(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
+                 int64_t cols)
+{
+    tensor_k(tape)->copy(tensor_queue(tape),
+                         &(struct s2s_k_copy){.src = src, .dst = dst, .rows = rows, .cols = cols});
+}
+
+static void add(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
+                int64_t cols)
+{
+    tensor_k(tape)->axpby(
+        tensor_queue(tape),
+        &(struct s2s_k_axpby){
+            .x = src, .z = dst, .y = dst, .rows = rows, .cols = cols, .alpha = 1, .beta = 1});
+}
+
+/* The gradient of an input (+)= g. */
+static void give_grad(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_mat g)
+{
+    bool accumulate;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
+    if (!dx)
+        return;
+    const int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
+    if (accumulate)
+        add(tape, s2s_tensor_mat(dx), g, rows, cols);
+    else
+        copy(tape, s2s_tensor_mat(dx), g, rows, cols);
+}
+
+/* Between the ranks' rows one behind the other and the order of the sequences. */
+static void order_rows(struct s2s_tape *tape, const struct s2s_spans_cp *cp, struct s2s_mat dst,
+                       struct s2s_mat src, int64_t cols, bool back)
+{
+    const struct s2s_k_rows args = {
+        .dst = dst, .src = src, .idx = cp->order->data, .n = cp->n * cp->group->size, .cols = cols};
+    if (back)
+        tensor_k(tape)->scatter_rows(tensor_queue(tape), &args);
+    else
+        tensor_k(tape)->gather_rows(tensor_queue(tape), &args);
+}
+
+/* ---- the kernels ---- */
+
+static struct s2s_k_attention arguments(const struct attention *a, const struct s2s_spans *spans)
+{
+    struct s2s_k_attention args = tensor_attention(spans, &a->shape);
+    args.q = a->q;
+    args.k = a->k;
+    args.v = a->v;
+    args.o = a->o;
+    args.lse = a->lse;
+    return args;
+}
+
+static void run(struct s2s_tape *tape, struct s2s_k_attention *args)
+{
+    args->workspace =
+        s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(tensor_queue(tape), args));
+    tensor_k(tape)->attention(tensor_queue(tape), args);
+    s2s_tape_scratch_end(tape);
+}
+
+static void run_backward(struct s2s_tape *tape, struct s2s_k_attention_backward *args)
+{
+    args->workspace = s2s_tape_scratch(
+        tape, tensor_k(tape)->attention_backward_workspace(tensor_queue(tape), args));
+    tensor_k(tape)->attention_backward(tensor_queue(tape), args);
+    s2s_tape_scratch_end(tape);
+}
+
+/* Sets k and v to columns of kv [rows, 2 kv_width]. */
+static void take_kv(const struct attention *a, struct s2s_mat kv, struct s2s_mat *k,
+                    struct s2s_mat *v)
+{
+    *k = kv;
+    *v = from(kv, 0, a->kv_width);
+}
+
+/* This rank's keys and values as columns of kv [n, 2 kv_width]. */
+static void pack_kv(struct s2s_tape *tape, const struct attention *a, struct s2s_mat kv)
+{
+    copy(tape, kv, a->k, a->cp->n, a->kv_width);
+    copy(tape, from(kv, 0, a->kv_width), a->v, a->cp->n, a->kv_width);
+}
+
+/* The gradients of q, k and v are wanted, or not, by all ranks alike. */
+static bool wants_kv(const struct s2s_node *node)
+{
+    return node->in[1]->needs_grad || node->in[2]->needs_grad;
+}
+
+/* ---- all_gather ---- */
+
+/* Keys and values of everybody, in order; all is room for as much. */
+static struct s2s_mat gather_kv(struct s2s_tape *tape, const struct attention *a,
+                                struct s2s_mat all)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const int64_t width = 2 * a->kv_width;
+    struct s2s_mat mine = from(all, cp->group->rank * cp->n, 0);
+    struct s2s_mat kv = scratch_mat(tape, cp->n * cp->group->size, width, a->k.dtype);
+    pack_kv(tape, a, mine);
+    cp->group->ops->all_gather(cp->group, tensor_queue(tape), all.data, mine.data, cp->n * width,
+                               a->k.dtype);
+    order_rows(tape, cp, kv, all, width, false);
+    return kv;
+}
+
+static void gather_forward(struct s2s_tape *tape, const struct attention *a)
+{
+    struct s2s_k_attention args = arguments(a, &a->cp->own);
+    struct s2s_mat all =
+        scratch_mat(tape, a->cp->n * a->cp->group->size, 2 * a->kv_width, a->k.dtype);
+    take_kv(a, gather_kv(tape, a, all), &args.k, &args.v);
+    run(tape, &args);
+}
+
+static void gather_backward(struct s2s_tape *tape, const struct attention *a, struct s2s_node *node)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const int64_t rows = cp->n * cp->group->size, width = 2 * a->kv_width;
+    struct s2s_k_attention_backward args = {.forward = arguments(a, &cp->own)};
+    const bool kv_too = wants_kv(node);
+    struct s2s_mat all = scratch_mat(tape, rows, width, a->k.dtype), d_kv = {0};
+    take_kv(a, gather_kv(tape, a, all), &args.forward.k, &args.forward.v);
+    args.d_o = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]));
+    args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
+    if (kv_too) {
+        d_kv = scratch_mat(tape, rows, width, a->k.dtype);
+        take_kv(a, d_kv, &args.dk, &args.dv);
+    }
+    const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
+    run_backward(tape, &args);
+    if (kv_too) {
+        order_rows(tape, cp, all, d_kv, width, true);
+        /* d_kv was read: its first rows are room for this rank's */
+        cp->group->ops->reduce_scatter(cp->group, tensor_queue(tape), d_kv.data, all.data,
+                                       cp->n * width, a->k.dtype);
+        give_grad(tape, node->in[1], d_kv);
+        give_grad(tape, node->in[2], from(d_kv, 0, a->kv_width));
+    }
+    s2s_tape_scratch_release(tape, before);
+}
+
+/* ---- a2a ---- */
+
+/* A matrix of this rank's rows, of which each rank gets `width` columns, and where they stand among
+ * those of other matrices. */
+struct part {
+    struct s2s_mat mat;
+    int64_t width, at;
+};
+
+static void trade(struct s2s_tape *tape, const struct s2s_group *group, struct s2s_mat recv,
+                  struct s2s_mat send, int64_t n)
+{
+    int64_t *counts = s2s_xcalloc((size_t)group->size, sizeof *counts);
+    for (int r = 0; r < group->size; r++)
+        counts[r] = n;
+    group->ops->all_to_all(group, tensor_queue(tape), recv.data, counts, send.data, counts,
+                           send.dtype);
+    free(counts);
+}
+
+/* whole [n * R, width]: this rank's heads of all rows, in order. */
+static void rows_to_heads(struct s2s_tape *tape, const struct s2s_spans_cp *cp,
+                          const struct part *parts, int n_parts, struct s2s_mat whole)
+{
+    const int64_t rows = cp->n * cp->group->size;
+    struct s2s_mat send = scratch_mat(tape, rows, whole.stride, whole.dtype);
+    struct s2s_mat recv = scratch_mat(tape, rows, whole.stride, whole.dtype);
+    for (int r = 0; r < cp->group->size; r++)
+        for (int i = 0; i < n_parts; i++)
+            copy(tape, from(send, r * cp->n, parts[i].at),
+                 from(parts[i].mat, 0, r * parts[i].width), cp->n, parts[i].width);
+    trade(tape, cp->group, recv, send, cp->n * whole.stride);
+    order_rows(tape, cp, whole, recv, whole.stride, false);
+}
+
+/* The way back: [R, n, width], each rank's heads of this rank's rows. */
+static struct s2s_mat heads_to_rows(struct s2s_tape *tape, const struct s2s_spans_cp *cp,
+                                    struct s2s_mat whole)
+{
+    const int64_t rows = cp->n * cp->group->size;
+    struct s2s_mat send = scratch_mat(tape, rows, whole.stride, whole.dtype);
+    struct s2s_mat recv = scratch_mat(tape, rows, whole.stride, whole.dtype);
+    order_rows(tape, cp, send, whole, whole.stride, true);
+    trade(tape, cp->group, recv, send, cp->n * whole.stride);
+    return recv;
+}
+
+/* The heads of this rank alone. */
+static struct attention own_heads(const struct attention *a)
+{
+    const int size = a->cp->group->size;
+    struct attention own = *a;
+    own.shape.n_heads /= size;
+    own.shape.n_kv_heads /= size;
+    own.q_width /= size;
+    own.kv_width /= size;
+    own.q = own.in;
+    own.k = from(own.in, 0, own.q_width);
+    own.v = from(own.in, 0, own.q_width + own.kv_width);
+    own.o = own.out;
+    return own;
+}
+
+static void trade_forward(struct s2s_tape *tape, const struct attention *a)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const struct attention own = own_heads(a);
+    const struct part parts[] = {{a->q, own.q_width, 0},
+                                 {a->k, own.kv_width, own.q_width},
+                                 {a->v, own.kv_width, own.q_width + own.kv_width}};
+    struct s2s_k_attention args = arguments(&own, &cp->own);
+    rows_to_heads(tape, cp, parts, 3, own.in);
+    s2s_tape_scratch_end(tape);
+    run(tape, &args);
+    const struct s2s_mat recv = heads_to_rows(tape, cp, own.out);
+    for (int r = 0; r < cp->group->size; r++)
+        copy(tape, from(a->o, 0, r * own.q_width), from(recv, r * cp->n, 0), cp->n, own.q_width);
+}
+
+/* Heads of other ranks become columns of a gradient. */
+static void give_heads(struct s2s_tape *tape, const struct s2s_spans_cp *cp, struct s2s_tensor *x,
+                       struct s2s_mat heads, int64_t width)
+{
+    bool accumulate;
+    const struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
+    for (int r = 0; dx && r < cp->group->size; r++) {
+        struct s2s_mat dst = from(s2s_tensor_mat(dx), 0, r * width);
+        if (accumulate)
+            add(tape, dst, from(heads, r * cp->n, 0), cp->n, width);
+        else
+            copy(tape, dst, from(heads, r * cp->n, 0), cp->n, width);
+    }
+}
+
+static void trade_backward(struct s2s_tape *tape, const struct attention *a, struct s2s_node *node)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const struct attention own = own_heads(a);
+    const int64_t rows = cp->n * cp->group->size;
+    const struct part part = {s2s_tensor_mat(s2s_tape_out_grad(node->out[0])), own.q_width, 0};
+    struct s2s_k_attention_backward args = {.forward = arguments(&own, &cp->own)};
+    args.d_o = scratch_mat(tape, rows, own.q_width, a->q.dtype);
+    struct s2s_mat grads = scratch_mat(tape, rows, own.in.stride, a->q.dtype);
+    args.dq = grads;
+    take_kv(&own, from(grads, 0, own.q_width), &args.dk, &args.dv);
+    const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
+    rows_to_heads(tape, cp, &part, 1, args.d_o);
+    s2s_tape_scratch_end(tape);
+    run_backward(tape, &args);
+    const struct s2s_mat recv = heads_to_rows(tape, cp, grads);
+    give_heads(tape, cp, node->in[0], recv, own.q_width);
+    give_heads(tape, cp, node->in[1], from(recv, 0, own.q_width), own.kv_width);
+    give_heads(tape, cp, node->in[2], from(recv, 0, own.q_width + own.kv_width), own.kv_width);
+    s2s_tape_scratch_release(tape, before);
+}
+
+/* ---- p2p ---- */
+
+/* Keys and values on their way round: those at hand, and room for the next. */
+struct ring {
+    const struct s2s_group *group;
+    struct s2s_mat kv[2];
+    int64_t n; /* elements of a message */
+    int64_t ticket;
+};
+
+static struct ring open_ring(struct s2s_tape *tape, const struct attention *a)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    struct ring ring = {.group = cp->group, .n = cp->n * 2 * a->kv_width};
+    for (int i = 0; i < 2; i++)
+        ring.kv[i] = scratch_mat(tape, cp->n, 2 * a->kv_width, a->k.dtype);
+    pack_kv(tape, a, ring.kv[0]);
+    return ring;
+}
+
+/* Adds a message to the next rank, and the one that comes from the rank before. */
+static int add_messages(struct s2s_transfer *list, const struct ring *ring, struct s2s_mat send,
+                        struct s2s_mat recv)
+{
+    const int size = ring->group->size, rank = ring->group->rank;
+    list[0] = (struct s2s_transfer){send.data, ring->n, send.dtype, (rank + 1) % size, true};
+    list[1] =
+        (struct s2s_transfer){recv.data, ring->n, recv.dtype, (rank + size - 1) % size, false};
+    return 2;
+}
+
+static void start(struct s2s_tape *tape, struct ring *ring, const struct s2s_transfer *list, int n)
+{
+    ring->ticket =
+        n > 0 ? ring->group->ops->start_exchange(ring->group, tensor_queue(tape), list, n) : 0;
+}
+
+static void wait_for(struct s2s_tape *tape, const struct ring *ring)
+{
+    if (ring->ticket > 0)
+        ring->group->ops->wait(ring->group, tensor_queue(tape), ring->ticket);
+}
+
+/* What this rank's queries see of the keys that are here in a step. */
+static const struct s2s_spans *spans_at(const struct s2s_spans_cp *cp, int step)
+{
+    const int rank = cp->group->rank;
+    return step == 0 ? &cp->own : step <= rank ? &cp->lower : &cp->higher;
+}
+
+static void ring_forward(struct s2s_tape *tape, const struct attention *a)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const int64_t n = cp->n, heads = a->shape.n_heads;
+    const struct s2s_mat part = scratch_mat(tape, n, a->q_width, a->o.dtype);
+    float *lse = s2s_tape_scratch(tape, (size_t)(n * heads) * sizeof *lse);
+    struct ring ring = open_ring(tape, a);
+    const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
+    for (int step = 0; step < cp->group->size; step++) {
+        struct s2s_transfer list[2];
+        const struct s2s_mat kv = ring.kv[step % 2];
+        struct s2s_k_attention args = arguments(a, spans_at(cp, step));
+        const bool last = step + 1 == cp->group->size;
+        start(tape, &ring, list, last ? 0 : add_messages(list, &ring, kv, ring.kv[1 - step % 2]));
+        take_kv(a, kv, &args.k, &args.v);
+        if (step > 0) {
+            args.o = part;
+            args.lse = lse;
+        }
+        run(tape, &args);
+        if (step > 0)
+            tensor_k(tape)->attention_merge(tensor_queue(tape),
+                                            &(struct s2s_k_attention_merge){.o = a->o,
+                                                                            .part = part,
+                                                                            .lse = a->lse,
+                                                                            .part_lse = lse,
+                                                                            .n_q = n,
+                                                                            .n_heads = heads,
+                                                                            .dim = a->shape.dim});
+        wait_for(tape, &ring);
+    }
+    s2s_tape_scratch_release(tape, before);
+}
+
+/*
+ * Keys go round again, and a step behind them what they have of gradients: each rank adds its own
+ * and hands them on, and the last one to the rank whose keys they are, which kept its own.
+ */
+static void ring_backward(struct s2s_tape *tape, const struct attention *a, struct s2s_node *node)
+{
+    const struct s2s_spans_cp *cp = a->cp;
+    const int size = cp->group->size;
+    const int64_t n = cp->n, width = 2 * a->kv_width;
+    const bool kv_too = wants_kv(node);
+    struct ring ring = open_ring(tape, a);
+    struct s2s_mat grads[2] = {{0}, {0}}, home = {0}, arrived = {0};
+    struct s2s_k_attention_backward args = {.partial = true};
+    args.d_o = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]));
+    args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
+    if (kv_too) {
+        home = scratch_mat(tape, n, width, a->k.dtype);
+        arrived = scratch_mat(tape, n, width, a->k.dtype);
+        grads[0] = scratch_mat(tape, n, width, a->k.dtype);
+        grads[1] = scratch_mat(tape, n, width, a->k.dtype);
+    }
+    const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
+    for (int step = 0; step < size; step++) {
+        struct s2s_transfer list[4];
+        const struct s2s_mat kv = ring.kv[step % 2], d_kv = step ? grads[step % 2] : home;
+        const bool passes_on = kv_too && step > 1;
+        int n_messages = 0;
+        if (step + 1 < size)
+            n_messages += add_messages(list, &ring, kv, ring.kv[1 - step % 2]);
+        if (passes_on)
+            n_messages += add_messages(list + n_messages, &ring, grads[1 - step % 2], arrived);
+        start(tape, &ring, list, n_messages);
+        args.forward = arguments(a, spans_at(cp, step));
+        take_kv(a, kv, &args.forward.k, &args.forward.v);
+        take_kv(a, d_kv, &args.dk, &args.dv);
+        run_backward(tape, &args);
+        args.accumulate_dq = true;
+        wait_for(tape, &ring);
+        if (passes_on)
+            add(tape, d_kv, arrived, n, width);
+    }
+    if (kv_too) {
+        struct s2s_transfer list[2];
+        start(tape, &ring, list, add_messages(list, &ring, grads[(size - 1) % 2], arrived));
+        wait_for(tape, &ring);
+        add(tape, home, arrived, n, width);
+        give_grad(tape, node->in[1], home);
+        give_grad(tape, node->in[2], from(home, 0, a->kv_width));
+    }
+    s2s_tape_scratch_release(tape, before);
+}
+
+/* ---- the operation ---- */
+
+static const struct {
+    void (*forward)(struct s2s_tape *tape, const struct attention *a);
+    void (*backward)(struct s2s_tape *tape, const struct attention *a, struct s2s_node *node);
+} ways[] = {[S2S_CP_ALL_GATHER] = {gather_forward, gather_backward},
+            [S2S_CP_ALL_TO_ALL] = {trade_forward, trade_backward},
+            [S2S_CP_P2P] = {ring_forward, ring_backward}};
+
+/* node: in q, k, v; saved the call */
+static void attention_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct attention *a = node->saved;
+    ways[a->cp->comm].backward(tape, a, node);
+    s2s_tape_scratch_end(tape);
+}
+
+static void check(const struct s2s_tape *tape, const struct s2s_spans_cp *cp,
+                  const struct s2s_attention_shape *shape)
+{
+    const int size = cp->group->size;
+    if (cp->comm == S2S_CP_ALL_TO_ALL && (shape->n_heads % size || shape->n_kv_heads % size))
+        S2S_BUG("%s: %lld heads and %lld of keys over %d ranks", tape->layer,
+                (long long)shape->n_heads, (long long)shape->n_kv_heads, size);
+    if (cp->comm == S2S_CP_P2P && shape->window > 0)
+        S2S_BUG("%s: a window in a ring", tape->layer);
+}
+
+/* What is only wanted by a backward is in scratch where there is none. */
+static void *room(struct s2s_tape *tape, bool record, int64_t rows, int64_t cols,
+                  enum s2s_dtype dtype)
+{
+    return record ? s2s_tape_tensor(tape, dtype, 2, (int64_t[]){rows, cols})->data
+                  : scratch_mat(tape, rows, cols, dtype).data;
+}
+
+struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor *q,
+                                       struct s2s_tensor *k, struct s2s_tensor *v,
+                                       const struct s2s_spans_cp *cp,
+                                       const struct s2s_attention_shape *shape)
+{
+    const int size = s2s_group_size(cp->group);
+    if (size == 1)
+        return s2s_op_attention(tape, q, k, v, &cp->own, shape);
+    const int64_t q_width = shape->n_heads * shape->dim, kv_width = shape->n_kv_heads * shape->dim;
+    check(tape, cp, shape);
+    tensor_check(tape, "attention", q, cp->n, q_width);
+    tensor_check(tape, "attention", k, cp->n, kv_width);
+    tensor_check(tape, "attention", v, cp->n, kv_width);
+    struct s2s_tensor *ins[] = {q, k, v}, *o = s2s_tape_matrix(tape, cp->n, q_width);
+    const bool record = s2s_tape_needs(tape, 3, ins), traded = cp->comm == S2S_CP_ALL_TO_ALL;
+    struct attention *a = s2s_tape_host_alloc(tape, sizeof *a);
+    *a = (struct attention){.cp = cp,
+                            .shape = *shape,
+                            .q = s2s_tensor_mat(q),
+                            .k = s2s_tensor_mat(k),
+                            .v = s2s_tensor_mat(v),
+                            .o = s2s_tensor_mat(o),
+                            .q_width = q_width,
+                            .kv_width = kv_width};
+    const int64_t rows = cp->n * size, heads = shape->n_heads;
+    a->lse = traded ? room(tape, record, rows, heads / size, S2S_F32)
+                    : room(tape, record, cp->n, heads, S2S_F32);
+    if (traded) {
+        const int64_t own = q_width / size, all = own + 2 * kv_width / size;
+        a->in = (struct s2s_mat){room(tape, record, rows, all, q->dtype), all, q->dtype};
+        a->out = (struct s2s_mat){room(tape, record, rows, own, q->dtype), own, q->dtype};
+    }
+    tape->device->n_collectives++;
+    const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
+    ways[cp->comm].forward(tape, a);
+    s2s_tape_scratch_release(tape, before);
+    o->kept = record;
+    if (record) {
+        struct s2s_node *node =
+            s2s_tape_push(tape, "attention_cp", attention_backward, 3, ins, 1, &o);
+        node->saved = a;
+        node->always = true;
+    }
+    return o;
+}

@@ -58,6 +58,7 @@ void mesh_comm_free(struct s2s_comm *comm)
 {
     if (!comm)
         return;
+    mesh_beside_free(comm);
     comm->backend->free(comm);
     mesh_groups_free(comm->groups);
     free(comm->scratch);
@@ -88,7 +89,7 @@ int s2s_comm_rank(const struct s2s_comm *comm)
 
 int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm)
 {
-    return comm->sent_bytes;
+    return comm->sent_bytes + mesh_beside_sent_bytes(comm);
 }
 
 int64_t mesh_bytes(int64_t n, enum s2s_dtype dtype)

@@ -5,12 +5,16 @@
 
 #include "lib/mesh/mesh_internal.h"
 
+struct mesh_ticket {
+    int64_t ticket, number;
+};
+
 struct mesh_group {
     struct s2s_group group;
     void (*sync)(struct s2s_queue *queue);
     struct mesh_group *next;
     int64_t n_started;
-    int64_t *open; /* tickets not waited for yet */
+    struct mesh_ticket *open; /* not waited for yet */
     size_t n_open, cap_open;
 };
 
@@ -70,36 +74,62 @@ static void group_exchange(const struct s2s_group *group, struct s2s_queue *queu
     s2s_comm_exchange(after(group, queue), list, n);
 }
 
-/* ---- started ones: complete at once; tickets are kept so that a wrong one is found ---- */
+/* ---- started ones: tickets are kept so that a wrong one is found ---- */
 
-static int64_t new_ticket(const struct s2s_group *group)
+/* number: of the thread's order; 0: the operation is complete. */
+static int64_t new_ticket(const struct s2s_group *group, int64_t number)
 {
     struct mesh_group *g = (struct mesh_group *)group;
     s2s_grow(&g->open, g->n_open, &g->cap_open, sizeof *g->open);
-    return g->open[g->n_open++] = ++g->n_started;
+    g->open[g->n_open] = (struct mesh_ticket){++g->n_started, number};
+    return g->open[g->n_open++].ticket;
 }
 
 int64_t mesh_group_start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *buf, int64_t n, enum s2s_dtype dtype,
                                     enum s2s_group_op op)
 {
+    struct s2s_comm *comm = group->impl;
+    if (comm->beside)
+        return new_ticket(
+            group,
+            mesh_beside_start(
+                after(group, queue),
+                &(struct mesh_order){
+                    .kind = MESH_ALL_REDUCE, .recv = buf, .n = n, .dtype = dtype, .op = op}));
     group->ops->all_reduce(group, queue, buf, n, dtype, op);
-    return new_ticket(group);
+    return new_ticket(group, 0);
 }
 
 int64_t mesh_group_start_all_gather(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
 {
+    struct s2s_comm *comm = group->impl;
+    if (comm->beside)
+        return new_ticket(
+            group,
+            mesh_beside_start(
+                after(group, queue),
+                &(struct mesh_order){
+                    .kind = MESH_ALL_GATHER, .recv = recv, .send = send, .n = n, .dtype = dtype}));
     group->ops->all_gather(group, queue, recv, send, n, dtype);
-    return new_ticket(group);
+    return new_ticket(group, 0);
 }
 
 int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
                                         void *recv, const void *send, int64_t n,
                                         enum s2s_dtype dtype)
 {
+    struct s2s_comm *comm = group->impl;
+    if (comm->beside)
+        return new_ticket(group, mesh_beside_start(after(group, queue),
+                                                   &(struct mesh_order){.kind = MESH_REDUCE_SCATTER,
+                                                                        .recv = recv,
+                                                                        .send = send,
+                                                                        .n = n,
+                                                                        .dtype = dtype}));
     group->ops->reduce_scatter(group, queue, recv, send, n, dtype);
-    return new_ticket(group);
+    return new_ticket(group, 0);
 }
 
 int64_t mesh_group_start_exchange(const struct s2s_group *group, struct s2s_queue *queue,
@@ -114,11 +144,13 @@ void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int
     struct mesh_group *g = (struct mesh_group *)group;
     (void)queue;
     size_t i = 0;
-    while (i < g->n_open && g->open[i] != ticket)
+    while (i < g->n_open && g->open[i].ticket != ticket)
         i++;
     if (i == g->n_open)
         S2S_BUG("ticket %lld of group %s was not given, or was waited for", (long long)ticket,
                 group->axis);
+    if (g->open[i].number > 0)
+        mesh_beside_wait(group->impl, g->open[i].number);
     g->open[i] = g->open[--g->n_open];
 }
 

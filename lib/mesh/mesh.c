@@ -145,7 +145,7 @@ bool s2s_mesh_sent_bytes(struct s2s_mesh_sent *sent, const struct s2s_mesh *mesh
     if (i > mesh->n_comms || mesh->size == 1)
         return false;
     const struct s2s_comm *comm = i == 0 ? mesh->world : mesh->comms[i - 1];
-    *sent = (struct s2s_mesh_sent){comm->name, comm->size, comm->sent_bytes};
+    *sent = (struct s2s_mesh_sent){comm->name, comm->size, s2s_comm_sent_bytes(comm)};
     return true;
 }
 

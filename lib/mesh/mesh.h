@@ -172,10 +172,17 @@ int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm);
  * As lib/tensor wants it, on the memory of the CPU table, which is host memory (of a mesh that
  * counts: of the table that counts, which has none): an operation first waits for the queue by
  * `sync` (the table's own; NULL: the queue is never behind), and is complete when it returns,
- * started ones too. axis is kept. Lent until the mesh is closed.
+ * started ones too, unless they run beside (below). axis is kept. Lent until the mesh is closed.
  */
 const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
                                        void (*sync)(struct s2s_queue *queue));
+
+/*
+ * Collective over comm, once: what is started over its groups (par.h) from here on runs in a thread
+ * and a communicator of its own, beside the caller's computation and in the order in which it was
+ * started. Where MPI does not stand two threads, and on a mesh that counts, nothing changes.
+ */
+void s2s_comm_run_beside(struct s2s_comm *comm);
 
 /* Collective over comm, in the same order on all its ranks. Counts are elements. */
 

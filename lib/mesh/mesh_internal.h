@@ -11,6 +11,7 @@
 
 struct mesh_slot;
 struct mesh_group;
+struct mesh_beside;
 
 /*
  * What a backend offers: bytes, already checked, sizes above 1. A second backend is a second table.
@@ -56,9 +57,11 @@ struct s2s_comm {
     char *scratch;
     size_t scratch_bytes;
     int64_t sent_bytes;
-    struct mesh_group *groups; /* handed to lib/tensor */
-    int64_t n_entered;         /* collectives of all its ranks so far; under the watch's lock */
-    int row;                   /* where a rank's slot counts them; -1: nowhere */
+    struct mesh_group *groups;  /* handed to lib/tensor */
+    int64_t n_entered;          /* collectives of all its ranks so far; under the watch's lock */
+    int row;                    /* where a rank's slot counts them; -1: nowhere */
+    struct mesh_beside *beside; /* the thread of what is started; NULL: start completes it */
+    bool patient;               /* it is such a thread's: who waits sleeps, others compute */
 };
 
 struct s2s_grid {
@@ -178,6 +181,26 @@ int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2
 int64_t mesh_group_start_exchange(const struct s2s_group *group, struct s2s_queue *queue,
                                   const struct s2s_transfer *list, int n);
 void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
+
+/* ---- started operations that a thread runs (beside.c) ---- */
+
+enum mesh_started { MESH_ALL_REDUCE, MESH_ALL_GATHER, MESH_REDUCE_SCATTER };
+
+struct mesh_order {
+    enum mesh_started kind;
+    void *recv; /* of an all-reduce its only buffer */
+    const void *send;
+    int64_t n;
+    enum s2s_dtype dtype;
+    enum s2s_group_op op;
+};
+
+/* Hands the order to the thread of comm, after those before it. Gives its number, from 1. */
+int64_t mesh_beside_start(struct s2s_comm *comm, const struct mesh_order *order);
+/* Waits until the thread is through with that order. */
+void mesh_beside_wait(struct s2s_comm *comm, int64_t number);
+int64_t mesh_beside_sent_bytes(const struct s2s_comm *comm);
+void mesh_beside_free(struct s2s_comm *comm); /* without one it is a no-op */
 
 /* Bytes that this rank hands to others: one formula each, for what is sent and what is counted. */
 int64_t mesh_bytes(int64_t n, enum s2s_dtype dtype);

@@ -46,6 +46,28 @@ static void check(const struct s2s_comm *comm, const char *op, int code)
     mesh_fail_op(comm, op, "%.*s", len, text);
 }
 
+/* ---- waiting ---- */
+
+enum { EAGER_TRIES = 200, NAP_NS = 20000 };
+
+/*
+ * MPI's own wait spins, which is right for a thread that has nothing else to do. One that works
+ * beside a computation would take half of its core that way: where nothing moves it sleeps.
+ */
+static void wait_all(const struct s2s_comm *comm, const char *op, int n, MPI_Request *requests)
+{
+    if (!comm->patient) {
+        check(comm, op, MPI_Waitall(n, requests, MPI_STATUSES_IGNORE));
+        return;
+    }
+    int done = 0;
+    for (int tries = 0; !done; tries++) {
+        check(comm, op, MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE));
+        if (!done && tries > EAGER_TRIES)
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
 /* ---- collectives ---- */
 
 /* Elements of chunk r when n are cut into size chunks, and where it begins. */
@@ -64,7 +86,10 @@ static void reduce_small(struct s2s_comm *comm, char *buf, int64_t n, enum s2s_d
 {
     const int len = (int)(n * (int64_t)s2s_dtype_size(dtype));
     char *all = mesh_scratch(comm, (size_t)len * (size_t)comm->size);
-    check(comm, "all_reduce", MPI_Allgather(buf, len, MPI_BYTE, all, len, MPI_BYTE, handle(comm)));
+    MPI_Request request;
+    check(comm, "all_reduce",
+          MPI_Iallgather(buf, len, MPI_BYTE, all, len, MPI_BYTE, handle(comm), &request));
+    wait_all(comm, "all_reduce", 1, &request);
     mesh_combine(buf, all, comm->size, n, n, dtype, op);
 }
 
@@ -83,11 +108,16 @@ static void reduce_piece(struct s2s_comm *comm, char *buf, int64_t n, enum s2s_d
         in_at[r] = (int)(mine * item) * r;
     }
     char *parts = mesh_scratch(comm, (size_t)(mine * item) * (size_t)comm->size);
+    MPI_Request request;
     check(comm, "all_reduce",
-          MPI_Alltoallv(buf, len, at, MPI_BYTE, parts, in_len, in_at, MPI_BYTE, handle(comm)));
+          MPI_Ialltoallv(buf, len, at, MPI_BYTE, parts, in_len, in_at, MPI_BYTE, handle(comm),
+                         &request));
+    wait_all(comm, "all_reduce", 1, &request);
     mesh_combine(buf + at[comm->rank], parts, comm->size, mine, mine, dtype, op);
-    check(comm, "all_reduce",
-          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, buf, len, at, MPI_BYTE, handle(comm)));
+    check(
+        comm, "all_reduce",
+        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, buf, len, at, MPI_BYTE, handle(comm), &request));
+    wait_all(comm, "all_reduce", 1, &request);
 }
 
 static void mpi_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
@@ -134,7 +164,7 @@ static void all_pairs(struct s2s_comm *comm, const char *op, char *recv, const i
         }
     }
     if (n > 0)
-        check(comm, op, MPI_Waitall((int)n, requests, MPI_STATUSES_IGNORE));
+        wait_all(comm, op, (int)n, requests);
     free(requests);
 }
 
@@ -156,9 +186,11 @@ static void gather_whole(struct s2s_comm *comm, char *recv, const int64_t *len, 
         table[r] = (int)len[r];
         table[comm->size + r] = (int)at[r];
     }
+    MPI_Request request;
     check(comm, "all_gather",
-          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, table, table + comm->size, MPI_BYTE,
-                         handle(comm)));
+          MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, table, table + comm->size, MPI_BYTE,
+                          handle(comm), &request));
+    wait_all(comm, "all_gather", 1, &request);
     free(table);
 }
 

@@ -136,6 +136,40 @@ static void started_operations(struct s2s_comm *comm)
     expect(part == (float)(size * (rank + 1)), "started reduce_scatter");
 }
 
+/* Sums of many elements go on while nobody of this rank is inside MPI, in the order of starting;
+ * the sums are those that the caller's own thread gets, and are counted as sent. */
+static void what_runs_beside_completes_unattended(struct s2s_comm *comm, struct s2s_comm *world)
+{
+    enum { N = 1 << 20, PARTS = 3 };
+    const struct s2s_group *g = group_of(comm);
+    float *own = s2s_xcalloc(PARTS * N, sizeof *own), *beside = s2s_xcalloc(PARTS * N, sizeof *own);
+    int64_t tickets[PARTS];
+    struct s2s_queue q = {0};
+    for (int i = 0; i < PARTS * N; i++)
+        own[i] = beside[i] = (float)(g->rank + 1) * 0.1f + (float)(i % 7) * 1e-4f;
+    g->ops->all_reduce(g, &q, own, PARTS * N, S2S_F32, S2S_GROUP_SUM);
+    const int64_t sent = s2s_comm_sent_bytes(comm);
+    s2s_comm_run_beside(comm);
+    if (g->rank > 0) /* when the first rank has started */
+        s2s_comm_barrier(world);
+    for (int p = 0; p < PARTS; p++)
+        tickets[p] = g->ops->start_all_reduce(g, &q, beside + p * N, N, S2S_F32, S2S_GROUP_SUM);
+    if (g->rank == 0)
+        s2s_comm_barrier(world);
+    const volatile float *last = beside + PARTS * N - 1;
+    const double start_s = s2s_now_s();
+    while (*last != own[PARTS * N - 1] && s2s_now_s() - start_s < 8)
+        usleep(1000);
+    expect(*last == own[PARTS * N - 1], "the last sum arrives before anybody waits for it");
+    for (int p = PARTS - 1; p >= 0; p--)
+        g->ops->wait(g, &q, tickets[p]);
+    expect(memcmp(own, beside, PARTS * N * sizeof *own) == 0, "the same sums beside");
+    expect(s2s_comm_sent_bytes(comm) == 2 * sent, "the same bytes sent beside");
+    started_operations(comm);
+    free(own);
+    free(beside);
+}
+
 /* More than any library keeps for a receiver that has not come: blocking sends would both wait. */
 static void two_ranks_send_to_each_other(struct s2s_comm *pair)
 {
@@ -209,6 +243,7 @@ static int child(const char *what)
     struct s2s_grid *grid = two_by_two(mesh);
     two_ranks_send_to_each_other(s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_TP)));
     messages_round_a_ring(world);
+    what_runs_beside_completes_unattended(s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP)), world);
     s2s_mesh_close(mesh);
     return bad;
 }

@@ -6,7 +6,7 @@
 #include "lib/mesh/mesh_internal.h"
 
 struct mesh_ticket {
-    int64_t ticket, number;
+    int64_t ticket, number; /* number: of the order to the thread beside; 0: it is complete */
 };
 
 struct mesh_group {
@@ -76,60 +76,62 @@ static void group_exchange(const struct s2s_group *group, struct s2s_queue *queu
 
 /* ---- started ones: tickets are kept so that a wrong one is found ---- */
 
-/* number: of the thread's order; 0: the operation is complete. */
-static int64_t new_ticket(const struct s2s_group *group, int64_t number)
+static int64_t new_ticket(const struct s2s_group *group)
 {
     struct mesh_group *g = (struct mesh_group *)group;
     s2s_grow(&g->open, g->n_open, &g->cap_open, sizeof *g->open);
-    g->open[g->n_open] = (struct mesh_ticket){++g->n_started, number};
+    g->open[g->n_open] = (struct mesh_ticket){.ticket = ++g->n_started};
     return g->open[g->n_open++].ticket;
+}
+
+/* Of an order to the thread that runs beside. */
+static int64_t order(const struct s2s_group *group, struct s2s_queue *queue,
+                     const struct mesh_order *what)
+{
+    struct mesh_group *g = (struct mesh_group *)group;
+    const int64_t number = mesh_beside_start(after(group, queue), what), ticket = new_ticket(group);
+    g->open[g->n_open - 1].number = number;
+    return ticket;
 }
 
 int64_t mesh_group_start_all_reduce(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *buf, int64_t n, enum s2s_dtype dtype,
                                     enum s2s_group_op op)
 {
-    struct s2s_comm *comm = group->impl;
+    const struct s2s_comm *comm = group->impl;
     if (comm->beside)
-        return new_ticket(
-            group,
-            mesh_beside_start(
-                after(group, queue),
-                &(struct mesh_order){
-                    .kind = MESH_ALL_REDUCE, .recv = buf, .n = n, .dtype = dtype, .op = op}));
+        return order(group, queue,
+                     &(struct mesh_order){
+                         .kind = MESH_ALL_REDUCE, .recv = buf, .n = n, .dtype = dtype, .op = op});
     group->ops->all_reduce(group, queue, buf, n, dtype, op);
-    return new_ticket(group, 0);
+    return new_ticket(group);
 }
 
 int64_t mesh_group_start_all_gather(const struct s2s_group *group, struct s2s_queue *queue,
                                     void *recv, const void *send, int64_t n, enum s2s_dtype dtype)
 {
-    struct s2s_comm *comm = group->impl;
+    const struct s2s_comm *comm = group->impl;
     if (comm->beside)
-        return new_ticket(
-            group,
-            mesh_beside_start(
-                after(group, queue),
-                &(struct mesh_order){
-                    .kind = MESH_ALL_GATHER, .recv = recv, .send = send, .n = n, .dtype = dtype}));
+        return order(
+            group, queue,
+            &(struct mesh_order){
+                .kind = MESH_ALL_GATHER, .recv = recv, .send = send, .n = n, .dtype = dtype});
     group->ops->all_gather(group, queue, recv, send, n, dtype);
-    return new_ticket(group, 0);
+    return new_ticket(group);
 }
 
 int64_t mesh_group_start_reduce_scatter(const struct s2s_group *group, struct s2s_queue *queue,
                                         void *recv, const void *send, int64_t n,
                                         enum s2s_dtype dtype)
 {
-    struct s2s_comm *comm = group->impl;
+    const struct s2s_comm *comm = group->impl;
     if (comm->beside)
-        return new_ticket(group, mesh_beside_start(after(group, queue),
-                                                   &(struct mesh_order){.kind = MESH_REDUCE_SCATTER,
-                                                                        .recv = recv,
-                                                                        .send = send,
-                                                                        .n = n,
-                                                                        .dtype = dtype}));
+        return order(
+            group, queue,
+            &(struct mesh_order){
+                .kind = MESH_REDUCE_SCATTER, .recv = recv, .send = send, .n = n, .dtype = dtype});
     group->ops->reduce_scatter(group, queue, recv, send, n, dtype);
-    return new_ticket(group, 0);
+    return new_ticket(group);
 }
 
 int64_t mesh_group_start_exchange(const struct s2s_group *group, struct s2s_queue *queue,
@@ -154,6 +156,11 @@ void mesh_group_wait(const struct s2s_group *group, struct s2s_queue *queue, int
     g->open[i] = g->open[--g->n_open];
 }
 
+static void group_run_beside(const struct s2s_group *group)
+{
+    s2s_comm_run_beside(group->impl);
+}
+
 const struct s2s_group_ops mesh_group_ops = {
     .memory = "cpu",
     .all_reduce = group_all_reduce,
@@ -168,6 +175,7 @@ const struct s2s_group_ops mesh_group_ops = {
     .start_reduce_scatter = mesh_group_start_reduce_scatter,
     .start_exchange = mesh_group_start_exchange,
     .wait = mesh_group_wait,
+    .run_beside = group_run_beside,
 };
 
 const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,

@@ -128,6 +128,22 @@ static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
         fwd->hidden[block->hidden] = tensors[0];
 }
 
+/* What stands before a block on the tape comes after it in the backward. */
+static void watch_block(struct s2s_pass *pass, int i, struct s2s_tensor **tensors)
+{
+    static const struct s2s_block_watch nobody = {NULL};
+    const struct s2s_block_watch *w = pass->model->watch ? pass->model->watch : &nobody;
+    if (w->enter)
+        w->enter(w->ctx, i);
+    if (w->leave_backward)
+        s2s_tape_mark(pass->tape, w->leave_backward, w->ctx, i);
+    run_block(pass, &pass->model->blocks[i], tensors);
+    if (w->enter_backward)
+        s2s_tape_mark(pass->tape, w->enter_backward, w->ctx, i);
+    if (w->leave)
+        w->leave(w->ctx, i);
+}
+
 void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor *const *in,
                    struct s2s_tensor **out)
 {
@@ -136,7 +152,7 @@ void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor 
     for (int i = 0; i < blocks[begin].n_in; i++)
         tensors[i] = in[i];
     for (int i = begin; i < end; i++)
-        run_block(pass, &blocks[i], tensors);
+        watch_block(pass, i, tensors);
     for (int i = 0; i < blocks[end - 1].n_out; i++)
         out[i] = tensors[i];
 }

@@ -78,6 +78,17 @@ struct s2s_encoder_trace {
     struct s2s_tensor *ff1, *attention, *conv, *ff2; /* of the first layer, before the residual */
 };
 
+/*
+ * Who wants to know how far a forward and its backward are: each is called with ctx and the block's
+ * index in model->blocks, on every rank, whatever the batch holds. A parameter is in the range of
+ * the first block that uses it, so its gradient is complete when the backward has left that block.
+ */
+struct s2s_block_watch {
+    void *ctx;
+    void (*enter)(void *ctx, int block), (*leave)(void *ctx, int block); /* of the forward */
+    void (*enter_backward)(void *ctx, int block), (*leave_backward)(void *ctx, int block);
+};
+
 /* What is asked of a forward pass, and what came out: tensors of the tape. */
 struct s2s_forward {
     double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
@@ -217,8 +228,9 @@ struct s2s_model {
     struct s2s_block *blocks;
     int n_blocks, n_media_blocks; /* so many at the beginning see media alone, no text */
     size_t cap_blocks;
-    int n_hidden; /* places in fwd->hidden */
-    void *impl;   /* the kind's own */
+    int n_hidden;                        /* places in fwd->hidden */
+    const struct s2s_block_watch *watch; /* NULL, or told of every pass over its blocks; kept */
+    void *impl;                          /* the kind's own */
 };
 
 /*

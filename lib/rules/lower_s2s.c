@@ -89,6 +89,8 @@ static const char *const keys[] = {
     "mesh.ep",
     "mesh.sequence_parallel",
     "mesh.timeout_s",
+    "mesh.bucket_mb",
+    "mesh.overlap_grad_reduce",
     "optimizer.name",
     "optimizer.lr",
     "optimizer.betas.*",

@@ -69,7 +69,8 @@ struct s2s_group_ops {
     /* counts [size], the same on all ranks; parts stand one after the other in recv */
     void (*all_gatherv)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
                         const void *send, const int64_t *counts, enum s2s_dtype dtype);
-    /* send [size * n], recv [n]: the sum of everybody's part for this rank */
+    /* send [size * n], recv [n]: the sum of everybody's part for this rank; recv may be that part
+     * of send */
     void (*reduce_scatter)(const struct s2s_group *group, struct s2s_queue *queue, void *recv,
                            const void *send, int64_t n, enum s2s_dtype dtype);
     /* counts [size] each way; parts one after the other */
@@ -95,6 +96,9 @@ struct s2s_group_ops {
                               const struct s2s_transfer *list,
                               int n); /* the list is read at once */
     void (*wait)(const struct s2s_group *group, struct s2s_queue *queue, int64_t ticket);
+    /* Collective, any number of times: started operations run beside the computation from here on,
+     * where that must be arranged for (a thread, a communicator). NULL: nothing has to be. */
+    void (*run_beside)(const struct s2s_group *group);
 };
 
 /* What a layer is built for. All NULL is one process. */

@@ -399,6 +399,30 @@ void s2s_tape_backward(struct s2s_tape *tape)
     }
 }
 
+struct mark {
+    s2s_tape_passed *passed;
+    void *ctx;
+    int at;
+};
+
+static void mark_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct mark *mark = node->saved;
+    (void)tape;
+    mark->passed(mark->ctx, mark->at);
+}
+
+void s2s_tape_mark(struct s2s_tape *tape, s2s_tape_passed *passed, void *ctx, int at)
+{
+    if (!tape->recording)
+        return;
+    struct mark *mark = s2s_tape_host_alloc(tape, sizeof *mark);
+    *mark = (struct mark){passed, ctx, at};
+    struct s2s_node *node = s2s_tape_push(tape, "mark", mark_backward, 0, NULL, 0, NULL);
+    node->saved = mark;
+    node->always = true;
+}
+
 bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
 {
     const struct s2s_kernels *k = tape->device->kernels;

@@ -194,6 +194,11 @@ void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_i
                       struct s2s_tensor *const *in, int n_out, struct s2s_tensor **out,
                       bool trained);
 
+/* A place that a backward comes to when it has gone back over all that was recorded after it, also
+ * where no gradient flows: calls passed(ctx, at). Nothing on a tape that does not record. */
+typedef void s2s_tape_passed(void *ctx, int at);
+void s2s_tape_mark(struct s2s_tape *tape, s2s_tape_passed *passed, void *ctx, int at);
+
 /* Where the first NaN or Inf of the forward pass is. */
 struct s2s_nonfinite {
     const char *layer, *op; /* live as long as the tape's tensors */

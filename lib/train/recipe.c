@@ -8,6 +8,7 @@
 #include "lib/conf/conf.h"
 #include "lib/rules/rules.h"
 #include "lib/tensor/device.h"
+#include "lib/train/buckets.h"
 
 static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, const char *name,
                      struct s2s_error *err)
@@ -86,6 +87,18 @@ static int read_data(struct s2s_recipe *r, struct s2s_error *err)
     return s2s_conf_get_bool_or(&r->shuffle, r->conf, "data.shuffle", true, err);
 }
 
+/* How gradients go over the ranks that have other tokens. */
+static int read_gradients(struct s2s_recipe *r, struct s2s_error *err)
+{
+    int rc = s2s_conf_get_f64_or(&r->bucket_mb, r->conf, "mesh.bucket_mb", S2S_BUCKET_MB, err);
+    if (rc == 0 && !(r->bucket_mb > 0 && r->bucket_mb <= 1 << 20))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.bucket_mb"),
+                              "expected MiB above 0, at most %d, found %g", 1 << 20, r->bucket_mb);
+    return rc < 0 ? rc
+                  : s2s_conf_get_bool_or(&r->overlap_grad_reduce, r->conf,
+                                         "mesh.overlap_grad_reduce", true, err);
+}
+
 static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
 {
     for (int axis = 0; axis < S2S_AXES; axis++) {
@@ -110,7 +123,7 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
     if (rc == 0 && !(r->timeout_s > 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.timeout_s"),
                               "expected seconds above 0, found %g", r->timeout_s);
-    return rc;
+    return rc < 0 ? rc : read_gradients(r, err);
 }
 
 static int read_augment(struct s2s_recipe *r, struct s2s_error *err)

@@ -46,6 +46,8 @@ struct s2s_recipe {
 
     struct s2s_layout_spec mesh; /* dp 0: the rest of the world size */
     double timeout_s;
+    double bucket_mb; /* of gradients that are summed at once */
+    bool overlap_grad_reduce;
     struct s2s_adamw_options adamw;
     struct s2s_schedule schedule;
 

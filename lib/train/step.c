@@ -34,10 +34,15 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                               .layout = options->layout,
                               .model = model,
                               .optim = optim,
+                              .buckets = options->buckets,
                               .recompute = options->recompute};
     /* the other ranks wait for one that has no memory left */
     device->fail = end_job;
     device->fail_ctx = mesh;
+    if (!side->buckets) {
+        const struct s2s_buckets_options whole = {.layout = options->layout};
+        side->buckets = s2s_buckets_new(model, &whole);
+    }
     side->tape = s2s_tape_new(device, true);
     if (options->batch_norm_batch)
         side->running = side->tape->running = s2s_running_new(model->params);
@@ -51,6 +56,7 @@ void s2s_side_release(struct s2s_side *side)
     if (!side->tape)
         return;
     s2s_tape_free(side->tape);
+    s2s_buckets_free(side->buckets);
     s2s_running_free(side->running);
     s2s_sums_free(side->sums);
     s2s_arena_release(&side->results);
@@ -85,6 +91,7 @@ static void count_labels(struct step *s)
 static void begin(struct step *s)
 {
     s2s_params_zero_grads(s->side->model->params);
+    s2s_buckets_begin(s->side->buckets);
     if (s->side->running)
         s2s_running_begin(s->side->running, s->data->n_microbatches);
 }
@@ -102,12 +109,14 @@ static void forward(struct step *s, int64_t i)
     s2s_sums_add(side->sums, LOSS, fwd.loss);
 }
 
-static void backward(struct step *s, int64_t i)
+static void backward(struct step *s, int64_t i, bool last)
 {
     struct s2s_side *side = s->side;
     s2s_mesh_note(side->mesh, s->options->number, "backward");
     if (side->running)
         s2s_running_at(side->running, i);
+    if (last)
+        s2s_buckets_arm(side->buckets);
     s2s_tape_backward(side->tape);
 }
 
@@ -121,35 +130,25 @@ static void run_actions(struct step *s)
         if (schedule.actions[i].kind == S2S_ACTION_FORWARD)
             forward(s, schedule.actions[i].microbatch);
         else
-            backward(s, schedule.actions[i].microbatch);
+            backward(s, schedule.actions[i].microbatch, i + 1 == schedule.n_actions);
     s2s_schedule_release(&schedule);
 }
 
 /* ---- sums over ranks ---- */
 
-/* The gradients [begin, end) of the flat buffer, over the group. */
-static void reduce(const struct step *s, const struct s2s_group *group, int64_t begin, int64_t end)
-{
-    const struct s2s_params *params = s->side->model->params;
-    if (s2s_group_size(group) > 1 && begin < end)
-        group->ops->all_reduce(group, &params->device->queue, params->grads + begin, end - begin,
-                               S2S_F32, S2S_GROUP_SUM);
-}
-
-/* Over ranks that have other tokens; where each rank of tp has a part of the sum, over those. */
+/* Over ranks that have other tokens; then, where each rank of tp has a part of the sum, over those.
+ */
 static void finish_reductions(struct step *s)
 {
-    const struct s2s_layout *layout = s->side->layout;
+    const struct s2s_group *tp = s->side->layout->axes[S2S_AXIS_TP];
     const struct s2s_params *params = s->side->model->params;
-    int64_t begin, end, dense = params->n_trained;
+    int64_t begin, end;
     s2s_mesh_note(s->side->mesh, s->options->number, "reduce gradients");
+    s2s_buckets_finish(s->side->buckets);
     s2s_params_range(params, S2S_CLASS_SP_SUM, &begin, &end);
-    reduce(s, layout->axes[S2S_AXIS_TP], begin, end);
-    if (layout->expert_gradients != layout->gradients) {
-        s2s_params_range(params, S2S_CLASS_EXPERT, &dense, &end);
-        reduce(s, layout->expert_gradients, dense, end);
-    }
-    reduce(s, layout->gradients, 0, dense);
+    if (s2s_group_size(tp) > 1 && begin < end)
+        tp->ops->all_reduce(tp, &params->device->queue, params->grads + begin, end - begin, S2S_F32,
+                            S2S_GROUP_SUM);
 }
 
 /* Each element once: parts that ranks of a stage hold are added up, then the stages. */

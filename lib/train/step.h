@@ -10,6 +10,7 @@
 #include "lib/optim/optim.h"
 #include "lib/tensor/running.h"
 #include "lib/tensor/sums.h"
+#include "lib/train/buckets.h"
 #include "lib/train/feed.h"
 #include "lib/train/layout.h"
 
@@ -21,6 +22,7 @@ struct s2s_side {
     const struct s2s_layout *layout;
     struct s2s_model *model;
     struct s2s_optim *optim;
+    struct s2s_buckets *buckets; /* of the gradients */
     struct s2s_tape *tape;
     struct s2s_running *running; /* NULL: batch norms use their running statistics */
     struct s2s_sums *sums;       /* what a step reads back, at once */
@@ -31,6 +33,7 @@ struct s2s_side {
 
 struct s2s_side_options {
     const struct s2s_layout *layout;
+    struct s2s_buckets *buckets; /* taken; NULL: the default ones */
     bool recompute, batch_norm_batch;
 };
 

@@ -99,14 +99,24 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
         rc = s2s_bundle_open(&t->bundle, recipe, &t->layout.par, head, device, err);
     if (rc == 0)
         rc = check_model(t, err);
-    if (rc == 0)
-        rc = s2s_optim_new(&t->optim, t->bundle.model->params, &recipe->adamw, 0,
-                           t->bundle.model->params->n_trained, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
         s2s_trainer_free(t);
         return rc;
     }
+    const struct s2s_buckets_options gradients = {.layout = &t->layout,
+                                                  .bucket_bytes =
+                                                      (int64_t)(recipe->bucket_mb * (1 << 20)),
+                                                  .overlap = recipe->overlap_grad_reduce};
+    struct s2s_buckets *buckets = s2s_buckets_new(t->bundle.model, &gradients);
+    rc = s2s_optim_new(&t->optim, t->bundle.model->params, &recipe->adamw, 0,
+                       t->bundle.model->params->n_trained, err);
+    if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
+        s2s_buckets_free(buckets);
+        s2s_trainer_free(t);
+        return rc;
+    }
     const struct s2s_side_options side = {.layout = &t->layout,
+                                          .buckets = buckets,
                                           .recompute = recipe->recompute,
                                           .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);

@@ -4,6 +4,7 @@
  * measured in the same run.
  *
  *   train_bench [SHAPE] [STEPS]     SHAPE is llama50 (default) or llama125
+ *   mpirun -n 2 train_bench ..      data parallelism: tokens of all ranks, the rest of the first
  *
  * Lengths are those of speech data: half a second to 30 s at 12.5 frames a second, and the text.
  */
@@ -104,7 +105,7 @@ static double step_flops(const struct shape *s, const struct s2s_batch *b)
 /* ---- the run ---- */
 
 struct bench {
-    struct s2s_mesh *mesh; /* of one process */
+    struct s2s_mesh *mesh; /* all ranks have other packs */
     struct s2s_layout layout;
     struct s2s_device *device;
     struct s2s_model *model;
@@ -112,8 +113,9 @@ struct bench {
     struct s2s_side side;
 };
 
-/* The step of s2s-train, on one microbatch. */
-static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error *err)
+/* The step of s2s-train, on one microbatch a rank. *tokens: of all ranks. */
+static int step(struct bench *b, const struct s2s_batch *batch, double *tokens,
+                struct s2s_error *err)
 {
     char place[] = "the bench";
     struct s2s_pack pack = {.batch = *batch,
@@ -123,7 +125,9 @@ static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error
     const struct s2s_feed_step data = {(struct s2s_pack *[]){&pack}, 1, 1};
     const struct s2s_step_options options = {.number = 1, .lr = 1e-4};
     struct s2s_step_result result;
-    return s2s_train_step(&b->side, &data, &options, &result, err);
+    int rc = s2s_train_step(&b->side, &data, &options, &result, err);
+    *tokens = (double)result.tokens;
+    return rc;
 }
 
 static int open_model(struct bench *b, const struct shape *s, struct s2s_error *err)
@@ -150,11 +154,14 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     const struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
     if ((rc = s2s_optim_new(&b->optim, params, &adamw, 0, params->n_trained, err)) < 0)
         return rc;
-    const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
-    if ((rc = s2s_layout_init(&b->layout, b->mesh, &one, b->device, err)) < 0)
+    struct s2s_layout_spec ranks = S2S_LAYOUT_SPEC_INIT;
+    ranks.size[S2S_AXIS_DP] = s2s_mesh_size(b->mesh);
+    if ((rc = s2s_layout_init(&b->layout, b->mesh, &ranks, b->device, err)) < 0)
         return rc;
-    s2s_side_init(&b->side, b->mesh, b->model, b->optim,
-                  &(struct s2s_side_options){.layout = &b->layout});
+    const struct s2s_buckets_options gradients = {.layout = &b->layout, .overlap = true};
+    const struct s2s_side_options side = {.layout = &b->layout,
+                                          .buckets = s2s_buckets_new(b->model, &gradients)};
+    s2s_side_init(&b->side, b->mesh, b->model, b->optim, &side);
     return 0;
 }
 
@@ -167,16 +174,18 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
                         s2s_xcalloc(n + 1, 4)};
     double *rates = s2s_xcalloc((size_t)n_steps, sizeof *rates);
     double flops = 0, wall = 0, cpu = 0, tokens = 0;
-    uint64_t at = 0;
     int rc = s2s_mesh_open(&b.mesh, NULL, err);
-    if (rc < 0 || (rc = s2s_device_open(&b.device, "cpu", err)) < 0 ||
-        (rc = open_model(&b, s, err)) < 0)
+    if (rc < 0)
+        goto out;
+    uint64_t at = 1000000 * (uint64_t)s2s_mesh_rank(b.mesh);
+    if ((rc = s2s_device_open(&b.device, "cpu", err)) < 0 || (rc = open_model(&b, s, err)) < 0)
         goto out;
     struct speed peak = product_speed(b.device);
     for (int i = -1; i < n_steps; i++) {
         fill(&batch, &pack, s->tokens, &at);
         double start = s2s_now_s(), start_cpu = cpu_s();
-        if ((rc = step(&b, &batch, err)) < 0)
+        double all;
+        if ((rc = step(&b, &batch, &all, err)) < 0)
             goto out;
         if (i < 0)
             continue; /* first touch of all memory */
@@ -185,19 +194,22 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
         cpu += cpu_s() - start_cpu;
         flops += step_flops(s, &batch);
         tokens += (double)batch.n_tokens;
-        rates[i] = (double)batch.n_tokens / t;
+        rates[i] = all / t;
     }
     struct rusage use; /* of the steps: the products below have operands of their own */
     getrusage(RUSAGE_SELF, &use);
     struct speed again = product_speed(b.device);
     peak = (struct speed){fmax(peak.wall, again.wall), fmax(peak.core, again.core)};
     qsort(rates, (size_t)n_steps, sizeof *rates, compare);
-    printf("train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
+    if (s2s_mesh_rank(b.mesh) > 0)
+        goto out;
+    printf("train %s params=%.1fM ranks=%d threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
            "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f "
            "tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
-           s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
-           rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak.wall,
-           1e-9 * flops / wall / peak.wall, 1e-9 * flops / cpu / peak.core, tokens / n_steps,
+           s->name, (double)b.model->params->n_trained / 1e6, s2s_mesh_size(b.mesh),
+           omp_get_max_threads(), rates[n_steps / 2], rates[n_steps - 1], tokens / cpu,
+           1e-9 * flops / wall, peak.wall, 1e-9 * flops / wall / peak.wall,
+           1e-9 * flops / cpu / peak.core, tokens / n_steps,
            (double)s2s_tape_peak_bytes(b.side.tape) / 1048576, (double)use.ru_maxrss / 1024);
 out:
     s2s_side_release(&b.side);

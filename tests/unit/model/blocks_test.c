@@ -337,6 +337,70 @@ static void a_batch_of_nothing_runs(void **state)
     s2s_model_free(model);
 }
 
+/* ---- who watches ---- */
+
+static struct {
+    struct s2s_model *model;
+    float *then; /* gradients of a block's parameters when the backward had left it */
+    int entered, left, back_in, back_out;
+} seen;
+
+static void watch_enter(void *ctx, int block)
+{
+    assert_int_equal(block, seen.entered++);
+}
+
+static void watch_leave(void *ctx, int block)
+{
+    assert_int_equal(block, seen.left++);
+    assert_int_equal(seen.left, seen.entered);
+}
+
+static void watch_back_in(void *ctx, int block)
+{
+    assert_int_equal(block, seen.model->n_blocks - 1 - seen.back_in++);
+}
+
+static void watch_back_out(void *ctx, int block)
+{
+    const struct s2s_block *b = &seen.model->blocks[block];
+    assert_int_equal(block, seen.model->n_blocks - 1 - seen.back_out++);
+    assert_int_equal(seen.back_in, seen.back_out);
+    for (size_t i = b->param_begin; i < b->param_end; i++) {
+        const struct s2s_param *p = seen.model->params->list[i];
+        if (p->trained)
+            s2s_param_get_grad(p, seen.then + p->offset);
+    }
+}
+
+/* Forward and backward come to every block, whatever the batch holds and whatever is frozen, and no
+ * gradient changes once the backward has left the first block that uses its parameter. */
+static void a_watch_sees_every_block_and_complete_gradients(void **state)
+{
+    static const struct s2s_block_watch watch = {NULL, watch_enter, watch_leave, watch_back_in,
+                                                 watch_back_out};
+    static const char *const frozen[] = {NULL, "encoder.", "llm."};
+    const struct s2s_batch batches[] = {speech(), text()};
+    for (int i = 0; i < 12; i++) {
+        struct s2s_model *model = open_salm(frozen[i % 3], false);
+        struct s2s_tape *tape = s2s_tape_new(device, true);
+        struct s2s_forward fwd = {.seed = 0.2, .recompute = i / 3 % 2};
+        const size_t bytes = (size_t)model->params->n_trained * sizeof(float);
+        memset(&seen, 0, sizeof seen);
+        seen.model = model;
+        seen.then = s2s_xcalloc(1, bytes);
+        model->watch = &watch;
+        run_forward(model, tape, &batches[i / 6], &fwd);
+        s2s_tape_backward(tape);
+        assert_int_equal(seen.left, model->n_blocks);
+        assert_int_equal(seen.back_out, model->n_blocks);
+        assert_memory_equal(seen.then, model->params->grads, bytes);
+        free(seen.then);
+        s2s_tape_free(tape);
+        s2s_model_free(model);
+    }
+}
+
 /* ---- rows and their slots ---- */
 
 /* The loss with embeddings [3, WIDTH] of the LLM's width in these slots. */
@@ -405,6 +469,7 @@ int main(void)
         cmocka_unit_test(a_batch_without_clips_runs_the_same_operations_in_its_backward),
         cmocka_unit_test(a_batch_without_clips_has_the_bits_of_the_llm_alone),
         cmocka_unit_test(a_batch_of_nothing_runs),
+        cmocka_unit_test(a_watch_sees_every_block_and_complete_gradients),
         cmocka_unit_test(each_row_of_a_clip_has_a_slot_of_its_own),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

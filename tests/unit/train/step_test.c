@@ -162,38 +162,107 @@ static void t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer(voi
 
 static struct {
     const struct s2s_queue *queue;
-    const void *buf;
+    const float *begin;
     int64_t n;
-    int calls;
+    int calls, waits;
 } reduced;
 
-static void note_reduction(const struct s2s_group *g, struct s2s_queue *queue, void *buf, int64_t n,
-                           enum s2s_dtype dtype, enum s2s_group_op op)
+static int64_t note_reduction(const struct s2s_group *g, struct s2s_queue *queue, void *buf,
+                              int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
 {
     reduced.queue = queue;
-    reduced.buf = buf;
-    reduced.n = n;
-    reduced.calls++;
+    reduced.begin = buf;
+    reduced.n += n;
+    return ++reduced.calls;
 }
 
-/* T7. Tensors go through the group that knows the device's queue, control data through another. */
+static void note_wait(const struct s2s_group *g, struct s2s_queue *queue, int64_t ticket)
+{
+    reduced.waits++;
+}
+
+/* T7. Tensors go through the group that knows the device's queue, control data through another. All
+ * gradients go, the first ones last, whether or not the backward starts them. */
 static void t7_gradients_are_reduced_in_the_queue_of_the_device(void **state)
 {
-    static const struct s2s_group_ops ops = {.memory = "cpu", .all_reduce = note_reduction};
+    static const struct s2s_group_ops ops = {
+        .memory = "cpu", .start_all_reduce = note_reduction, .wait = note_wait};
     const struct s2s_group pair = {"dp", 2, 0, &ops, NULL};
-    struct bench b;
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_step_result result;
-    open_bench(&b);
     struct s2s_layout wide = layout;
     wide.gradients = wide.expert_gradients = &pair;
-    b.side.layout = &wide;
-    assert_int_equal(step(&b, 0, 1, &result, &err), 0);
-    assert_int_equal(reduced.calls, 1);
-    assert_ptr_equal(reduced.queue, &b.device->queue);
-    assert_ptr_equal(reduced.buf, b.model->params->grads);
-    assert_int_equal(reduced.n, b.model->params->n_trained);
-    close_bench(&b);
+    for (int overlap = 0; overlap < 2; overlap++) {
+        struct bench b;
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_step_result result;
+        const struct s2s_buckets_options options = {
+            .layout = &wide, .bucket_bytes = 256, .overlap = overlap == 1};
+        open_bench(&b);
+        s2s_buckets_free(b.side.buckets);
+        b.side.buckets = s2s_buckets_new(b.model, &options);
+        memset(&reduced, 0, sizeof reduced);
+        assert_int_equal(step(&b, 0, 1, &result, &err), 0);
+        assert_int_equal(reduced.calls, b.side.buckets->n);
+        assert_int_equal(reduced.waits, reduced.calls);
+        assert_true(reduced.calls > 4);
+        assert_ptr_equal(reduced.queue, &b.device->queue);
+        assert_ptr_equal(reduced.begin, b.model->params->grads);
+        assert_int_equal(reduced.n, b.model->params->n_trained);
+        close_bench(&b);
+    }
+}
+
+static struct {
+    const struct s2s_params *params;
+    float *then; /* the gradients as they were when their sum was started */
+    const char *layer;
+    int calls;
+} started;
+
+static int64_t keep_gradients(const struct s2s_group *g, struct s2s_queue *queue, void *buf,
+                              int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    if (started.calls == 0)
+        started.layer = queue->layer;
+    memcpy(started.then + ((float *)buf - started.params->grads), buf, (size_t)n * sizeof(float));
+    return ++started.calls;
+}
+
+static void wait_for_nothing(const struct s2s_group *g, struct s2s_queue *queue, int64_t ticket)
+{
+}
+
+/* A bucket is started in the last backward, and nobody adds to it any more; also where the head is
+ * the embedding, and where layers run again. */
+static void a_sum_is_started_when_its_gradients_are_complete(void **state)
+{
+    static const struct s2s_group_ops ops = {
+        .memory = "cpu", .start_all_reduce = keep_gradients, .wait = wait_for_nothing};
+    const struct s2s_group pair = {"dp", 2, 0, &ops, NULL};
+    struct s2s_layout wide = layout;
+    wide.gradients = wide.expert_gradients = &pair;
+    for (int how = 0; how < 4; how++) {
+        struct bench b;
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_step_result result;
+        const struct s2s_buckets_options options = {
+            .layout = &wide, .bucket_bytes = 128, .overlap = how < 2};
+        open_bench(&b);
+        b.side.recompute = how & 1;
+        s2s_buckets_free(b.side.buckets);
+        b.side.buckets = s2s_buckets_new(b.model, &options);
+        const size_t bytes = (size_t)b.model->params->n_trained * sizeof(float);
+        started.params = b.model->params;
+        started.then = calloc(1, bytes);
+        started.calls = 0;
+        assert_int_equal(step(&b, 0, PACKS, &result, &err), 0);
+        assert_memory_equal(started.then, b.model->params->grads, bytes);
+        if (options.overlap)
+            assert_string_not_equal(started.layer, "model.embed_tokens");
+        else
+            assert_string_equal(started.layer, "model.embed_tokens");
+        free(started.then);
+        close_bench(&b);
+    }
 }
 
 /* ---- running statistics ---- */
@@ -293,6 +362,7 @@ int main(void)
         cmocka_unit_test(t3_losses_are_summed_over_microbatches_and_read_once),
         cmocka_unit_test(t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer),
         cmocka_unit_test(t7_gradients_are_reduced_in_the_queue_of_the_device),
+        cmocka_unit_test(a_sum_is_started_when_its_gradients_are_complete),
         cmocka_unit_test(t5_running_statistics_are_those_of_one_process),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,0 +1,138 @@
+/* Buckets of gradients: cut once, started by the backward, waited for at the end of the step. */
+#include "lib/train/buckets.h"
+
+#include <stdlib.h>
+
+#include "lib/base/base.h"
+
+enum { ALIGN = 16 }; /* elements: as parameters begin */
+
+/* ---- cutting ---- */
+
+/* The first block that uses each parameter: [params->n]. */
+static int *first_blocks(const struct s2s_model *model)
+{
+    int *blocks = s2s_xcalloc(model->params->n + 1, sizeof *blocks);
+    for (int b = model->n_blocks - 1; b >= 0; b--)
+        for (size_t i = model->blocks[b].param_begin; i < model->blocks[b].param_end; i++)
+            blocks[i] = b;
+    return blocks;
+}
+
+static void add_bucket(struct s2s_buckets *b, size_t *cap, const struct s2s_bucket *bucket,
+                       const int *blocks)
+{
+    const struct s2s_params *params = b->model->params;
+    struct s2s_bucket own = *bucket;
+    own.block = b->model->n_blocks - 1;
+    for (size_t i = 0; i < params->n; i++) {
+        const struct s2s_param *p = params->list[i];
+        if (p->trained && p->offset < own.end && p->offset + p->numel > own.begin &&
+            blocks[i] < own.block)
+            own.block = blocks[i];
+    }
+    s2s_grow(&b->list, (size_t)b->n, cap, sizeof *b->list);
+    b->list[b->n++] = own;
+}
+
+static int in_order(const void *x, const void *y)
+{
+    const struct s2s_bucket *a = x, *b = y;
+    if (a->block != b->block)
+        return a->block < b->block ? 1 : -1;
+    return a->begin < b->begin ? 1 : -1;
+}
+
+static void cut(struct s2s_buckets *b, const struct s2s_buckets_options *options)
+{
+    const struct s2s_layout *layout = options->layout;
+    const int64_t bytes =
+        options->bucket_bytes > 0 ? options->bucket_bytes : (int64_t)(S2S_BUCKET_MB * (1 << 20));
+    int *blocks = first_blocks(b->model);
+    size_t cap = 0;
+    for (int class = 0; class < S2S_CLASSES; class ++) {
+        const struct s2s_group *group =
+            class == S2S_CLASS_EXPERT ? layout->expert_gradients : layout->gradients;
+        const int64_t len = (bytes / (int64_t)sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
+        int64_t begin, end;
+        s2s_params_range(b->model->params, (enum s2s_param_class) class, &begin, &end);
+        for (int64_t at = begin; at < end && s2s_group_size(group) > 1; at += len) {
+            const struct s2s_bucket bucket = {
+                .begin = at, .end = at + len < end ? at + len : end, .group = group};
+            add_bucket(b, &cap, &bucket, blocks);
+        }
+    }
+    free(blocks);
+    if (b->n > 0)
+        qsort(b->list, (size_t)b->n, sizeof *b->list, in_order);
+}
+
+/* ---- a step ---- */
+
+static void start_next(struct s2s_buckets *b)
+{
+    const struct s2s_params *params = b->model->params;
+    struct s2s_bucket *bucket = &b->list[b->n_started++];
+    const struct s2s_group *group = bucket->group;
+    bucket->ticket =
+        group->ops->start_all_reduce(group, &params->device->queue, params->grads + bucket->begin,
+                                     bucket->end - bucket->begin, S2S_F32, S2S_GROUP_SUM);
+}
+
+static void backward_left(void *ctx, int block)
+{
+    struct s2s_buckets *b = ctx;
+    while (b->armed && b->n_started < b->n && b->list[b->n_started].block >= block)
+        start_next(b);
+}
+
+void s2s_buckets_begin(struct s2s_buckets *b)
+{
+    b->n_started = 0;
+    b->armed = false;
+}
+
+void s2s_buckets_arm(struct s2s_buckets *b)
+{
+    b->armed = b->overlap;
+}
+
+void s2s_buckets_finish(struct s2s_buckets *b)
+{
+    while (b->n_started < b->n)
+        start_next(b);
+    for (int i = 0; i < b->n; i++)
+        b->list[i].group->ops->wait(b->list[i].group, &b->model->params->device->queue,
+                                    b->list[i].ticket);
+}
+
+/* ---- life ---- */
+
+struct s2s_buckets *s2s_buckets_new(struct s2s_model *model,
+                                    const struct s2s_buckets_options *options)
+{
+    struct s2s_buckets *b = s2s_xcalloc(1, sizeof *b);
+    *b = (struct s2s_buckets){.model = model, .overlap = options->overlap};
+    cut(b, options);
+    if (b->n == 0 || !b->overlap)
+        return b;
+    for (int i = 0; i < 2; i++) {
+        const struct s2s_group *g =
+            i ? options->layout->expert_gradients : options->layout->gradients;
+        if (s2s_group_size(g) > 1 && g->ops->run_beside)
+            g->ops->run_beside(g);
+    }
+    b->watch = (struct s2s_block_watch){.ctx = b, .leave_backward = backward_left};
+    model->watch = &b->watch;
+    return b;
+}
+
+void s2s_buckets_free(struct s2s_buckets *b)
+{
+    if (!b)
+        return;
+    if (b->model->watch == &b->watch)
+        b->model->watch = NULL;
+    free(b->list);
+    free(b);
+}

@@ -24,6 +24,7 @@
 #include "kernels/dense.h"
 #include "kernels/list.h"
 #include "kernels/loss.h"
+#include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/optim.h"
 #include "kernels/rows.h"

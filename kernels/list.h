@@ -27,6 +27,14 @@
     X(gather_rows, rows, PLAIN, MAT(dst) MAT(src)) \
     X(scatter_rows, rows, PLAIN, MAT(dst) MAT(src)) \
     X(rows_sum, rows_sum, PLAIN, MAT(dst) MAT(src)) \
+    X(rows_sum_backward, rows_sum_backward, PLAIN, MAT(src) MAT(ddst) MAT(dsrc)) \
+    X(route, route, PLAIN, MAT(logits)) \
+    X(route_backward, route_backward, PLAIN, MAT(forward.logits) MAT(dlogits)) \
+    X(expert_order, expert_order, WORKSPACE, ) \
+    X(router_load, router_load, WORKSPACE, MAT(logits)) \
+    X(router_balance, router_balance, PLAIN, ) \
+    X(router_balance_backward, router_balance_backward, PLAIN, \
+      MAT(forward.logits) MAT(dlogits)) \
     X(rmsnorm, rmsnorm, PLAIN, MAT(x) MAT(residual) MAT(sum) MAT(y)) \
     X(rmsnorm_backward, rmsnorm_backward, WORKSPACE, \
       MAT(h) MAT(dy) MAT(dsum) MAT(dx) MAT(dresidual)) \

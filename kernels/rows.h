@@ -47,4 +47,18 @@ struct s2s_k_rows_sum {
     bool accumulate;
 };
 
+/*
+ * Of a sum whose indices differ from each other, negative ones left out:
+ *   dsrc[idx[i, j]] = weights[i, j] ddst[i]
+ *   dweights[i, j]  = the sum over columns of ddst[i] src[idx[i, j]]  (0 where idx is negative)
+ * Rows that no index names stay as they are.
+ */
+struct s2s_k_rows_sum_backward {
+    struct s2s_mat src, ddst, dsrc; /* dsrc.data NULL: not wanted */
+    const int32_t *idx;             /* [n, n_sources] */
+    const float *weights;           /* [n, n_sources]; NULL: 1 */
+    float *dweights;                /* [n, n_sources]; NULL: not wanted, and src is not read */
+    int64_t n, n_sources, cols;
+};
+
 #endif

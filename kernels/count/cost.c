@@ -189,6 +189,80 @@ static struct s2s_cost cost_rows_sum(const struct s2s_k_rows_sum *a, uploads_t *
                              dst};
 }
 
+static struct s2s_cost cost_rows_sum_backward(const struct s2s_k_rows_sum_backward *a,
+                                              uploads_t *up)
+{
+    const double cols = (double)a->cols, each = (double)a->n * (double)a->n_sources,
+                 dsrc = mat(&a->dsrc, each, cols);
+    const bool dots = a->dweights != NULL;
+    return (struct s2s_cost){each * cols * ((dsrc > 0 && a->weights) + 2 * dots),
+                             mat(&a->ddst, (double)a->n, cols) +
+                                 (dots ? mat(&a->src, each, cols) : 0) + each * I32_BYTES +
+                                 vec(a->weights, each),
+                             dsrc + vec(a->dweights, each)};
+}
+
+/* ---- mixtures of experts ---- */
+
+/* Comparisons of the choice are no operations. */
+static double score_flops(enum s2s_score score)
+{
+    return score == S2S_SCORE_SIGMOID ? 3 : 4;
+}
+
+static struct s2s_cost cost_route(const struct s2s_k_route *a, uploads_t *up)
+{
+    const double n = (double)a->n, all = (double)a->n_experts, each = n * (double)a->n_chosen;
+    return (struct s2s_cost){
+        n * all * (score_flops(a->score) + (a->bias != NULL)) + each * (1 + a->normalise),
+        mat(&a->logits, n, all) + vec(a->bias, all), each * (I32_BYTES + F32_BYTES)};
+}
+
+static struct s2s_cost cost_route_backward(const struct s2s_k_route_backward *a, uploads_t *up)
+{
+    const struct s2s_k_route *f = &a->forward;
+    const double n = (double)f->n, all = (double)f->n_experts, each = n * (double)f->n_chosen,
+                 dlogits = mat(&a->dlogits, n, all);
+    return (struct s2s_cost){n * all * (score_flops(f->score) + 4) + each * 6,
+                             mat(&f->logits, n, all) + each * (I32_BYTES + F32_BYTES) +
+                                 added(a->accumulate, dlogits),
+                             dlogits};
+}
+
+static struct s2s_cost cost_expert_order(const struct s2s_k_expert_order *a, uploads_t *up)
+{
+    const double n = (double)a->n;
+    return (struct s2s_cost){0, n * I32_BYTES, (2 * n + (double)a->n_experts + 1) * I32_BYTES};
+}
+
+static struct s2s_cost cost_router_load(const struct s2s_k_router_load *a, uploads_t *up)
+{
+    const double n = (double)a->n, all = (double)a->n_experts, sums = (double)a->n_segments * all;
+    return (struct s2s_cost){n * all * (score_flops(a->score) + 2),
+                             mat(&a->logits, n, all) + (a->segments ? n * I32_BYTES : 0),
+                             (2 * sums + 1) * F32_BYTES};
+}
+
+static struct s2s_cost cost_router_balance(const struct s2s_k_router_balance *a, uploads_t *up)
+{
+    const double sums = (double)a->n_segments * (double)a->n_experts;
+    const double losses = a->losses ? 2 * F64_BYTES : 0;
+    return (struct s2s_cost){4 * sums, (2 * sums + 1) * F32_BYTES + losses,
+                             (sums + 1) * F32_BYTES + losses};
+}
+
+static struct s2s_cost cost_router_balance_backward(const struct s2s_k_router_balance_backward *a,
+                                                    uploads_t *up)
+{
+    const struct s2s_k_router_load *f = &a->forward;
+    const double n = (double)f->n, all = (double)f->n_experts, dlogits = mat(&a->dlogits, n, all);
+    return (struct s2s_cost){n * all * (score_flops(f->score) + 8),
+                             mat(&f->logits, n, all) + (f->segments ? n * I32_BYTES : 0) +
+                                 ((double)f->n_segments * all + 1) * F32_BYTES +
+                                 added(a->accumulate, dlogits),
+                             dlogits};
+}
+
 /* ---- norms ---- */
 
 static struct s2s_cost cost_rmsnorm(const struct s2s_k_rmsnorm *a, uploads_t *up)

@@ -55,3 +55,28 @@ void cpu_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
         }
     }
 }
+
+void cpu_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_backward *args)
+{
+    const int64_t cols = args->cols, n = args->n * args->n_sources;
+#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (n * cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i++) {
+        const float *dy = cpu_row(&args->ddst, i / args->n_sources);
+        const float weight = args->weights ? args->weights[i] : 1.0f;
+        const int32_t at = args->idx[i];
+        if (args->dsrc.data && at >= 0) {
+            float *dx = cpu_row(&args->dsrc, at);
+#pragma omp simd
+            for (int64_t c = 0; c < cols; c++)
+                dx[c] = weight * dy[c];
+        }
+        if (!args->dweights)
+            continue;
+        float sum = 0;
+        const float *x = at >= 0 ? cpu_row(&args->src, at) : NULL;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t c = 0; c < (x ? cols : 0); c++)
+            sum += x[c] * dy[c];
+        args->dweights[i] = sum;
+    }
+}

@@ -76,6 +76,46 @@ static void sums_of_rows(void **state)
     }
 }
 
+/* Two sources a row, all different; two are left out, and one row of x is nobody's. */
+static void sums_of_rows_pass_back(void **state)
+{
+    static const int32_t sources[6] = {3, 0, -1, 6, 2, -1};
+    for (int how = 0; how < 4; how++) {
+        const bool weighted = how & 1, dots = how & 2;
+        float *x = values(ROWS, COLS, STRIDE, 1), *dy = values(3, COLS, STRIDE, 2);
+        float *dx = values(ROWS, COLS, STRIDE, 3), *w = values(1, 6, 6, 4),
+              *dw = values(1, 6, 6, 5);
+        static double want[ROWS * COLS];
+        double want_dw[6] = {0};
+        for (int i = 0; i < ROWS * COLS; i++)
+            want[i] = dx[i / COLS * STRIDE + i % COLS];
+        for (int j = 0; j < 6; j++)
+            for (int c = 0; c < COLS && sources[j] >= 0; c++) {
+                want[sources[j] * COLS + c] = (weighted ? w[j] : 1.0) * dy[j / 2 * STRIDE + c];
+                want_dw[j] += (double)dy[j / 2 * STRIDE + c] * x[sources[j] * STRIDE + c];
+            }
+        k->rows_sum_backward(&queue,
+                             &(struct s2s_k_rows_sum_backward){.src = mat(x, STRIDE),
+                                                               .ddst = mat(dy, STRIDE),
+                                                               .dsrc = mat(dx, STRIDE),
+                                                               .idx = in(sources, sizeof sources),
+                                                               .weights = weighted ? vec(w) : NULL,
+                                                               .dweights = dots ? vec(dw) : NULL,
+                                                               .n = 3,
+                                                               .n_sources = 2,
+                                                               .cols = COLS});
+        done();
+        close_to("dsrc", dx, want, ROWS, COLS, STRIDE, 1e-7);
+        if (dots)
+            close_to("dweights", dw, want_dw, 1, 6, 6, 1e-5);
+        free(x);
+        free(dy);
+        free(dx);
+        free(w);
+        free(dw);
+    }
+}
+
 static void gather_and_scatter(void **state)
 {
     for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -199,6 +239,7 @@ int main(void)
         cmocka_unit_test(embeddings_and_their_gradient),
         cmocka_unit_test(gather_and_scatter),
         cmocka_unit_test(sums_of_rows),
+        cmocka_unit_test(sums_of_rows_pass_back),
         cmocka_unit_test(scaled_sums),
         cmocka_unit_test(copies_convert_and_fills_repeat),
     };

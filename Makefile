@@ -2,6 +2,7 @@
 # Knobs: SANITIZE=1 (ASan + UBSan), SANITIZE=thread (TSan), DEBUG=1, MARCH=native, WERROR=1, V=1, PREFIX, DESTDIR, BUILD.
 # CPU_LEVELS="x86-64-v2 x86-64-v3 x86-64-v4" is for programs that go to other machines: the CPU's kernels at each of these levels of instructions, of which a
 # program takes the best that its machine has (S2S_CPU_LEVEL names another one), and all else at the lowest.
+# CUDA=1 makes bin/libs2s-cuda.so too, with nvcc (NVCC, ARCHS="80 90 100 120"): what `device: cuda` opens.
 
 CC ?= gcc
 LEVELS := $(sort $(CPU_LEVELS))
@@ -38,6 +39,17 @@ MPI_SRC := lib/mesh/mpi.c lib/mesh/combine.c
 MPI_LIB := $(BIN)/libs2s-mpi.so
 LOADS_MPI := -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/s2s:$$ORIGIN'
 LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
+# The GPU's kernels: a library of their own, opened when a device is asked for by that name. Code of the newest of these serves newer GPUs of its generation,
+# and PTX of the oldest all that come. The same files make another one for the tests, with g++ over an emulation of blocks, barriers and matrix instructions.
+NVCC ?= nvcc
+ARCHS ?= 80 90 100 120
+CUDA_LIB := $(BIN)/libs2s-cuda.so
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+NVCC_ALL := -std=c++17 -O3 -I. $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80 \
+	-Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
+EMU_LIB := $(BUILD)/libs2s-emu.so
+EMU_SRC := $(filter-out %/rt_cuda.cu %/blas_lt.cu,$(CUDA_SRC)) $(wildcard kernels/cuda/emu/*.cc)
+CXXFLAGS_ALL = -std=c++17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fPIC -pthread $(CXXFLAGS)
 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
 GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
@@ -57,7 +69,7 @@ symbol = $(subst -,_,$(level))
 
 .PHONY: all doc-rules setup units fuzzers benches clean FORCE
 .SECONDARY:
-all: $(PROGRAMS) $(MPI_LIB)
+all: $(PROGRAMS) $(MPI_LIB) $(if $(filter 1,$(CUDA)),$(CUDA_LIB))
 
 define compile
 	$(call say,CC,$<)
@@ -83,6 +95,28 @@ $(MPI_LIB): $(call obj,$(MPI_SRC))
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -o $@ $^ $(MPI_LIBS)
 
+$(BUILD)/cuda/%.o: kernels/cuda/%.cu
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_ALL) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+$(CUDA_LIB): $(CUDA_SRC:kernels/cuda/%.cu=$(BUILD)/cuda/%.o)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -ldl
+
+define compile_emu
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(CXXFLAGS_ALL) -MMD -MP -x c++ -c -o $@ $<
+endef
+$(BUILD)/emu/%.o: kernels/cuda/%.cu
+	$(compile_emu)
+$(BUILD)/emu/%.o: kernels/cuda/emu/%.cc
+	$(compile_emu)
+$(EMU_LIB): $(patsubst %,$(BUILD)/emu/%.o,$(basename $(notdir $(EMU_SRC))))
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(OPT) -pthread $(LDFLAGS) -shared -o $@ $^
+
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -98,7 +132,7 @@ $(foreach src,$(PROGRAM_SRC),$(eval $(call program,$(src))))
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN) -o $@ $^ $(LIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN):$(CURDIR)/$(BUILD) -o $@ $^ $(LIBS) -lcmocka
 $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN) -o $@ $^ $(LIBS)
@@ -107,7 +141,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/rep
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-units: $(UNITS) $(MPI_LIB)
+units: $(UNITS) $(MPI_LIB) $(EMU_LIB)
 fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
 benches: $(BENCH_SRC:%.c=$(BUILD)/%) $(MPI_LIB)
 
@@ -115,7 +149,7 @@ setup:
 	@tests/setup.sh
 
 clean:
-	rm -rf build bin/s2s-* bin/libs2s-mpi.so
+	rm -rf build bin/s2s-* bin/libs2s-*.so
 
 # the libraries, for other scripts that link
 print-libs:

@@ -49,6 +49,12 @@ static inline struct cuda_mat cuda_mat(const struct s2s_mat *mat)
     return m;
 }
 
+static inline struct cuda_mat cuda_mat_none(void)
+{
+    struct cuda_mat m = {NULL, 0, false};
+    return m;
+}
+
 /* Whether all rows begin where 16-byte accesses may, and hold whole groups of CUDA_WIDE. */
 static inline bool cuda_is_wide(const struct s2s_mat *mat, int64_t cols)
 {

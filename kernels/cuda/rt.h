@@ -80,7 +80,7 @@ static inline void rt_keep(struct s2s_queue *queue, int status)
         if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0) \
             break; \
         (void)(queue); \
-        emu::launch(kernel, grid_, block, shared, __VA_ARGS__); \
+        emu::launch(#kernel, kernel, grid_, block, shared, __VA_ARGS__); \
     } while (0)
 #endif
 

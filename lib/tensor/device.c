@@ -1,6 +1,7 @@
 /* Opening a device by its name, and what its operations share. */
 #include "lib/tensor/device.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +9,30 @@
 #include "lib/base/mem.h"
 #include "lib/tensor/tensor.h"
 
-/* A backend is a name and a table here, in the same order. */
-const char *const s2s_device_names[] = {"cpu", NULL};
-static const struct s2s_kernels *const backends[] = {&s2s_kernels_cpu};
+typedef const struct s2s_kernels *give_kernels(void);
+
+static const struct s2s_kernels *cpu(struct s2s_error *err)
+{
+    return &s2s_kernels_cpu;
+}
+
+/* The GPU's kernels are a library of their own, which programs that ask for none do without. It
+ * lies beside the programs or in ../lib/s2s (their rpath); S2S_CUDA names another one. */
+static const struct s2s_kernels *cuda(struct s2s_error *err)
+{
+    const char *path = getenv("S2S_CUDA");
+    void *lib = dlopen(path && *path ? path : "libs2s-cuda.so", RTLD_NOW | RTLD_LOCAL);
+    give_kernels *give = lib ? (give_kernels *)dlsym(lib, "s2s_kernels_cuda") : NULL;
+    if (give)
+        return give();
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"cuda\": %s", dlerror());
+    s2s_error_hint(err, rc, "make CUDA=1 builds libs2s-cuda.so (doc/GPU.md)");
+    return NULL;
+}
+
+/* A backend is a name and a way to its table here, in the same order. */
+const char *const s2s_device_names[] = {"cpu", "cuda", NULL};
+static const struct s2s_kernels *(*const backends[])(struct s2s_error *err) = {cpu, cuda};
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert(N_BACKENDS + 1 == sizeof s2s_device_names / sizeof *s2s_device_names,
                "a name a backend");
@@ -34,27 +56,34 @@ int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
     return 0;
 }
 
-const struct s2s_kernels *s2s_device_kernels(const char *name)
+static int unknown(const char *name, struct s2s_error *err)
 {
-    for (size_t i = 0; i < N_BACKENDS; i++)
-        if (!name || strcmp(s2s_device_names[i], name) == 0)
-            return backends[i];
-    return NULL;
-}
-
-int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
-{
-    const struct s2s_kernels *kernels = s2s_device_kernels(name);
-    if (kernels)
-        return s2s_device_new(device, kernels, err);
     struct s2s_buf known = S2S_BUF_INIT;
-    *device = NULL;
     for (size_t i = 0; i < N_BACKENDS; i++)
         s2s_buf_printf(&known, "%s%s", i ? ", " : "", s2s_device_names[i]);
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" is not in this build", name);
     s2s_error_hint(err, rc, "it has: %s", known.data);
     s2s_buf_release(&known);
     return rc;
+}
+
+int s2s_device_kernels(const struct s2s_kernels **kernels, const char *name, struct s2s_error *err)
+{
+    *kernels = NULL;
+    for (size_t i = 0; i < N_BACKENDS; i++)
+        if (!name || strcmp(s2s_device_names[i], name) == 0) {
+            *kernels = backends[i](err);
+            return *kernels ? 0 : S2S_E_UNSUPPORTED;
+        }
+    return unknown(name, err);
+}
+
+int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
+{
+    const struct s2s_kernels *kernels;
+    int rc = s2s_device_kernels(&kernels, name, err);
+    *device = NULL;
+    return rc < 0 ? rc : s2s_device_new(device, kernels, err);
 }
 
 void s2s_device_close(struct s2s_device *device)

@@ -23,10 +23,11 @@ struct s2s_device {
     void *fail_ctx;
 };
 
-/* The devices of this build, the default first; NULL ends the list. */
+/* The devices that there are, the default first; NULL ends the list. */
 extern const char *const s2s_device_names[];
-/* The table of a device, or of the default one (NULL); NULL: it is not in this build. */
-const struct s2s_kernels *s2s_device_kernels(const char *name);
+/* The table of a device, or of the default one (NULL). UNSUPPORTED: there is none of this name, or
+ * its library is not in this build. */
+int s2s_device_kernels(const struct s2s_kernels **kernels, const char *name, struct s2s_error *err);
 
 /* name: one of s2s_device_names, or NULL for the default. UNSUPPORTED names those that this build
  * has. Gives: s2s_device_close. */

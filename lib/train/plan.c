@@ -287,11 +287,16 @@ static void report(struct planner *p)
 int s2s_plan_make(struct s2s_plan *plan, const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
                   const struct s2s_plan_options *options, struct s2s_error *err)
 {
-    const struct s2s_kernels table = s2s_count_over(s2s_device_kernels(recipe->device));
     struct planner p = {.plan = plan, .options = options, .mesh = mesh};
-    struct s2s_device *device;
+    const struct s2s_kernels *base;
+    struct s2s_kernels table;
+    struct s2s_device *device = NULL;
     *plan = (struct s2s_plan){.batch = NULL};
-    int rc = s2s_device_new(&device, &table, err);
+    int rc = s2s_device_kernels(&base, recipe->device, err);
+    if (rc == 0) {
+        table = s2s_count_over(base);
+        rc = s2s_device_new(&device, &table, err);
+    }
     if (rc == 0)
         rc = s2s_trainer_open_on(&p.t, recipe, mesh, device, err);
     if (rc == 0) {

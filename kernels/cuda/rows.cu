@@ -1,0 +1,150 @@
+/*
+ * Rows by number: embedding and its gradient, gather, scatter, sums of rows. Each row that is
+ * written has one thread a group of columns, which adds in the order that the contract says.
+ */
+#include "kernels/cuda/map.h"
+
+struct embedding {
+    struct cuda_mat table, y;
+    const int32_t *ids;
+    float scale;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float x[N];
+        const int32_t id = ids[row];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = 0;
+        if (id >= 0)
+            cuda_load(x, table, id, col);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] *= scale;
+        cuda_store(y, row, col, x);
+    }
+};
+
+void cuda_embedding(struct s2s_queue *queue, const struct s2s_k_embedding *args)
+{
+    const struct embedding map = {cuda_mat(&args->table), cuda_mat(&args->y), args->ids,
+                                  args->scale};
+    cuda_map(queue, map, args->n, args->cols,
+             cuda_is_wide(&args->table, args->cols) && cuda_is_wide(&args->y, args->cols));
+}
+
+struct embedding_backward {
+    struct cuda_mat dtable, dy;
+    const int32_t *rows, *starts, *order;
+    float scale;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float sum[N], x[N];
+        cuda_load(sum, dtable, rows[row], col);
+        for (int32_t t = starts[row]; t < starts[row + 1]; t++) {
+            cuda_load(x, dy, order[t], col);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[i] += scale * x[i];
+        }
+        cuda_store(dtable, rows[row], col, sum);
+    }
+};
+
+void cuda_embedding_backward(struct s2s_queue *queue, const struct s2s_k_embedding_backward *args)
+{
+    const struct embedding_backward map = {cuda_mat(&args->dtable),
+                                           cuda_mat(&args->dy),
+                                           args->rows,
+                                           args->starts,
+                                           args->order,
+                                           args->scale};
+    cuda_map(queue, map, args->n_ids, args->cols,
+             cuda_is_wide(&args->dtable, args->cols) && cuda_is_wide(&args->dy, args->cols));
+}
+
+struct gather {
+    struct cuda_mat dst, src;
+    const int32_t *idx;
+    bool accumulate;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float x[N];
+        const int32_t from = idx[row];
+        if (from < 0 && accumulate)
+            return;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = 0;
+        if (from >= 0)
+            cuda_load(x, src, from, col);
+        cuda_update(dst, row, col, x, accumulate);
+    }
+};
+
+struct scatter {
+    struct cuda_mat dst, src;
+    const int32_t *idx;
+    bool accumulate;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float x[N];
+        if (idx[row] < 0)
+            return;
+        cuda_load(x, src, row, col);
+        cuda_update(dst, idx[row], col, x, accumulate);
+    }
+};
+
+static bool rows_are_wide(const struct s2s_k_rows *args)
+{
+    return cuda_is_wide(&args->dst, args->cols) && cuda_is_wide(&args->src, args->cols);
+}
+
+void cuda_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
+{
+    const struct gather map = {cuda_mat(&args->dst), cuda_mat(&args->src), args->idx,
+                               args->accumulate};
+    cuda_map(queue, map, args->n, args->cols, rows_are_wide(args));
+}
+
+void cuda_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
+{
+    const struct scatter map = {cuda_mat(&args->dst), cuda_mat(&args->src), args->idx,
+                                args->accumulate};
+    cuda_map(queue, map, args->n, args->cols, rows_are_wide(args));
+}
+
+struct rows_sum {
+    struct cuda_mat dst, src;
+    const int32_t *idx;
+    const float *weights;
+    int64_t n_sources;
+    bool accumulate;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float sum[N], x[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] = 0;
+        if (accumulate)
+            cuda_load(sum, dst, row, col);
+        for (int64_t j = row * n_sources; j < (row + 1) * n_sources; j++) {
+            if (idx[j] < 0)
+                continue;
+            const float weight = weights ? weights[j] : 1.0f;
+            cuda_load(x, src, idx[j], col);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum[i] += weight * x[i];
+        }
+        cuda_store(dst, row, col, sum);
+    }
+};
+
+void cuda_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
+{
+    const struct rows_sum map = {cuda_mat(&args->dst), cuda_mat(&args->src), args->idx,
+                                 args->weights,        args->n_sources,      args->accumulate};
+    cuda_map(queue, map, args->n, args->cols,
+             cuda_is_wide(&args->dst, args->cols) && cuda_is_wide(&args->src, args->cols));
+}

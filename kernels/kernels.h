@@ -38,6 +38,9 @@ struct s2s_event; /* a place in a queue that another one can wait for; the backe
 
 struct s2s_kernels {
     const char *name;
+    /* Logits that a loss should hold at a time: fewer than what a cache holds costs the products,
+     * more costs memory. */
+    size_t logits_bytes;
 
     /* Opens a queue of the index-th device, setting all of it but layer and wrapped: 0, or a
      * status for status_text. close waits for what was issued; a queue that is zero is a no-op. */

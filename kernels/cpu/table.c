@@ -105,6 +105,8 @@ S2S_KERNELS(X)
 #undef MAT
 
 const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
+                                            /* about the third-level cache */
+                                            .logits_bytes = 32 << 20,
                                             .open = cpu_open,
                                             .close = cpu_close,
                                             .status_text = cpu_status_text,

@@ -200,6 +200,7 @@ static struct s2s_kernels make_table(void)
 {
     struct s2s_kernels t = {};
     t.name = "cuda";
+    t.logits_bytes = 1 << 30; /* some thousands of rows keep the chip busy */
     t.open = table_open;
     t.close = table_close;
     t.status_text = table_status_text;
@@ -229,11 +230,13 @@ static struct s2s_kernels make_table(void)
     return t;
 }
 
-/* What this library has for lib/tensor/device.c. */
-extern "C" __attribute__((visibility("default"))) const struct s2s_kernels *s2s_kernels_cuda(void)
+/* What this library has for lib/tensor/device.c. table_bytes: what its table is there; NULL: it is
+ * of another build. */
+extern "C" __attribute__((visibility("default"))) const struct s2s_kernels *s2s_kernels_cuda(
+    size_t table_bytes)
 {
     static struct s2s_kernels table;
     if (!table.name)
         table = make_table();
-    return &table;
+    return table_bytes == sizeof table ? &table : NULL;
 }

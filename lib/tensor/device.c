@@ -9,7 +9,7 @@
 #include "lib/base/mem.h"
 #include "lib/tensor/tensor.h"
 
-typedef const struct s2s_kernels *give_kernels(void);
+typedef const struct s2s_kernels *give_kernels(size_t table_bytes);
 
 static const struct s2s_kernels *cpu(struct s2s_error *err)
 {
@@ -23,9 +23,12 @@ static const struct s2s_kernels *cuda(struct s2s_error *err)
     const char *path = getenv("S2S_CUDA");
     void *lib = dlopen(path && *path ? path : "libs2s-cuda.so", RTLD_NOW | RTLD_LOCAL);
     give_kernels *give = lib ? (give_kernels *)dlsym(lib, "s2s_kernels_cuda") : NULL;
-    if (give)
-        return give();
-    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"cuda\": %s", dlerror());
+    const struct s2s_kernels *kernels = give ? give(sizeof *kernels) : NULL;
+    if (kernels)
+        return kernels;
+    int rc =
+        s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"cuda\": %s",
+                      give ? "libs2s-cuda.so is of another build than this program" : dlerror());
     s2s_error_hint(err, rc, "make CUDA=1 builds libs2s-cuda.so (doc/GPU.md)");
     return NULL;
 }

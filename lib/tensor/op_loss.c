@@ -5,9 +5,9 @@
 #include "lib/tensor/param.h"
 #include "lib/tensor/tensor_internal.h"
 
-/* Bytes of logits that exist at a time: about the third-level cache, and enough rows for the
- * products with the output matrix not to wait for memory. */
-enum { LOGITS_BYTES = 32 << 20, LOGITS_MIN_ROWS = 64 };
+/* Rows of logits that exist at a time at least, for the products with the output matrix not to wait
+ * for memory. */
+enum { LOGITS_MIN_ROWS = 64 };
 
 static struct s2s_tensor *new_scalar(struct s2s_tape *tape)
 {
@@ -145,9 +145,9 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
 }
 
 /* Rows of logits that exist at a time: slices of n rows of about equal size. */
-static int64_t slice_rows(int64_t n, int64_t vocab)
+static int64_t slice_rows(const struct s2s_tape *tape, int64_t n, int64_t vocab)
 {
-    int64_t rows = LOGITS_BYTES / (int64_t)sizeof(float) / vocab;
+    int64_t rows = (int64_t)(tensor_k(tape)->logits_bytes / sizeof(float)) / vocab;
     if (rows < LOGITS_MIN_ROWS)
         rows = LOGITS_MIN_ROWS;
     if (rows >= n)
@@ -165,7 +165,7 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
 {
     const int size = s2s_group_size(classes->group);
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
-    int64_t rows = slice_rows(n, (classes->n + size - 1) / size);
+    int64_t rows = slice_rows(tape, n, (classes->n + size - 1) / size);
     struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
                              S2S_F32};
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
@@ -322,7 +322,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
     const struct s2s_tensor *labels = node->saved, *dy = s2s_tape_out_grad(node->out[0]);
     struct s2s_tensor *x = node->in[0], *w = node->in[1];
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), width = s2s_tensor_cols(w);
-    int64_t rows = slice_rows(n, vocab);
+    int64_t rows = slice_rows(tape, n, vocab);
     bool accumulate_dx = false, accumulate_dw = false;
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);
     struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate_dw);
@@ -370,7 +370,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
 struct s2s_tensor *s2s_op_linear_logprob(struct s2s_tape *tape, struct s2s_tensor *x,
                                          struct s2s_tensor *w, const int32_t *labels)
 {
-    int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), rows = slice_rows(n, vocab);
+    int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w), rows = slice_rows(tape, n, vocab);
     tensor_check(tape, "log-probabilities", x, -1, -1);
     tensor_check(tape, "log-probabilities", w, -1, s2s_tensor_cols(x));
     for (int64_t i = 0; i < n; i++)

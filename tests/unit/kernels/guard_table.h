@@ -175,6 +175,7 @@ S2S_KERNELS(X)
 #undef WORKSPACE
 
 static const struct s2s_kernels guard_table = {.name = "guard",
+                                               .logits_bytes = 32 << 20,
                                                .open = guard_open,
                                                .close = guard_close,
                                                .status_text = guard_status_text,

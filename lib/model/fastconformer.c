@@ -129,12 +129,25 @@ static void build_layer(struct s2s_model *model, struct fastconformer *m, int id
                     "layers.%d", idx);
 }
 
+/* Ranks of tp have heads, and columns of feed-forward and convolution. */
+static int check_ranks(const struct s2s_model *model, const struct s2s_nn_conformer_options *b,
+                       struct s2s_error *err)
+{
+    const int ranks = s2s_group_size(model->par->tp);
+    const struct model_cut cuts[] = {
+        {"num_attention_heads", "attention heads", b->n_heads, b->n_heads % ranks == 0},
+        {"hidden_size", "channels", b->width, b->width % ranks == 0},
+        {"intermediate_size", "columns of a feed-forward", b->inner, b->inner % ranks == 0},
+    };
+    return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
+}
+
 static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
 {
     struct fastconformer *m = model->impl = s2s_xcalloc(1, sizeof *m);
     struct config *c = &m->config;
     int rc = read_config(c, model->conf, err);
-    if (rc < 0)
+    if (rc < 0 || (rc = check_ranks(model, &c->block, err)) < 0)
         return rc;
     model->hidden_size = c->block.width;
     model->n_mels = c->n_mels;
@@ -199,6 +212,7 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel->n + 1) * sizeof *cu);
     for (int64_t k = 0; k < mel->n; k++)
         cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel->cu[k + 1] - mel->cu[k]);
+    clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
     clips->seqs = s2s_op_seqs(tape, cu, mel->n);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none

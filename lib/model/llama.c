@@ -193,31 +193,21 @@ static int read_rope(struct llama *m, const struct s2s_conf *conf, struct s2s_er
     return 0;
 }
 
-/* Ranks of tp have whole heads and the same number of them. */
-static int check_ranks(const struct config *c, const struct s2s_conf *conf, int ranks,
-                       struct s2s_error *err)
+/* Ranks of tp have whole heads, and the same number of them. */
+static int check_ranks(const struct s2s_model *model, const struct config *c, struct s2s_error *err)
 {
-    const struct {
-        const char *key, *what;
-        int64_t size;
-        bool fits;
-    } sizes[] = {
+    const int ranks = s2s_group_size(model->par->tp);
+    const bool shared = ranks > c->n_kv_heads; /* a key-value head by several ranks */
+    const struct model_cut cuts[] = {
         {"num_attention_heads", "attention heads", c->n_heads, c->n_heads % ranks == 0},
         {"num_key_value_heads", "key-value heads", c->n_kv_heads,
-         ranks > c->n_kv_heads ? ranks % c->n_kv_heads == 0 : c->n_kv_heads % ranks == 0},
-        {"head_dim", "rows of a key-value head that ranks share", c->head_dim,
-         ranks <= c->n_kv_heads || c->head_dim % (ranks / c->n_kv_heads) == 0},
+         shared ? ranks % c->n_kv_heads == 0 : c->n_kv_heads % ranks == 0},
+        {"head_dim", "rows of a key-value head", c->head_dim,
+         !shared || c->head_dim % (ranks / c->n_kv_heads) == 0},
         {"intermediate_size", "columns of an MLP", c->inner, c->inner % ranks == 0},
         {"vocab_size", "tokens", c->vocab, c->vocab >= ranks},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const struct s2s_conf *node = s2s_conf_find(conf, sizes[i].key);
-        if (!sizes[i].fits)
-            return s2s_conf_error(err, S2S_E_RANGE, node ? node : conf,
-                                  "%lld %s (%s) cannot be cut for %d ranks (mesh.tp)",
-                                  (long long)sizes[i].size, sizes[i].what, sizes[i].key, ranks);
-    }
-    return 0;
+    return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
 }
 
 static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_error *err)
@@ -341,7 +331,7 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
     struct llama *m = model->impl = s2s_xcalloc(1, sizeof *m);
     struct config *c = &m->config;
     int rc = read_config(m, model->conf, err);
-    if (rc < 0 || (rc = check_ranks(c, model->conf, s2s_group_size(model->par->tp), err)) < 0 ||
+    if (rc < 0 || (rc = check_ranks(model, c, err)) < 0 ||
         (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
     model->vocab_size = c->vocab;

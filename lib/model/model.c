@@ -146,6 +146,20 @@ int s2s_model_check(const struct s2s_model *model, const struct s2s_batch *batch
     return rc < 0 ? rc : model->kind->check(model, batch, err);
 }
 
+int model_check_cuts(const struct s2s_model *model, const struct model_cut *cuts, size_t n,
+                     struct s2s_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_conf *node = s2s_conf_find(model->conf, cuts[i].key);
+        if (!cuts[i].fits)
+            return s2s_conf_error(err, S2S_E_RANGE, node ? node : model->conf,
+                                  "%lld %s (%s) cannot be shared by %d ranks (mesh.tp)",
+                                  (long long)cuts[i].size, cuts[i].what, cuts[i].key,
+                                  s2s_group_size(model->par->tp));
+    }
+    return 0;
+}
+
 int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel)
 {
     return model->kind->frames ? model->kind->frames(model, n_mel) : 0;

@@ -14,6 +14,16 @@ char *model_dir_differs(const struct s2s_model *model, const char *name, const c
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 
+/* A size of a config that is cut over the ranks of tp, and whether it can be. */
+struct model_cut {
+    const char *key, *what; /* "num_attention_heads", "attention heads" */
+    int64_t size;
+    bool fits;
+};
+/* RANGE names the first that does not fit, at its place. */
+int model_check_cuts(const struct s2s_model *model, const struct model_cut *cuts, size_t n,
+                     struct s2s_error *err);
+
 /* Appends a block whose parameters were added since block->param_begin; the name that follows the
  * model's prefix is a format. model, layer and param_end are filled in. */
 void model_add_block(struct s2s_model *model, const struct s2s_block *block, const char *fmt, ...)

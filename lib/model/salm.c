@@ -12,6 +12,7 @@
 
 struct salm {
     struct s2s_model *encoder, *llm;
+    struct s2s_par encoder_par; /* whose frames are not cut: each rank of tp has all of them */
     struct s2s_nn_linear projection;
     char *projection_path; /* or NULL: it has no file */
 };
@@ -35,9 +36,9 @@ struct s2s_model *s2s_salm_llm(const struct s2s_model *model)
 
 /* ---- building ---- */
 
-static int open_part(struct s2s_model **part, struct s2s_model *model, const char *name,
-                     const struct s2s_salm_part *from, const struct s2s_salm_parts *parts,
-                     struct s2s_error *err)
+static int open_part(struct s2s_model **part, struct s2s_model *model, const struct s2s_par *par,
+                     const char *name, const struct s2s_salm_part *from,
+                     const struct s2s_salm_parts *parts, struct s2s_error *err)
 {
     char *prefix = s2s_xasprintf("%s%s.", model->prefix, name);
     struct s2s_model_options options = {.prefix = prefix,
@@ -46,7 +47,7 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const cha
                                         .params = model->params,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head};
-    int rc = s2s_model_open(part, model->params->device, model->par, from->dir, &options, err);
+    int rc = s2s_model_open(part, model->params->device, par, from->dir, &options, err);
     free(prefix);
     return rc;
 }
@@ -78,8 +79,10 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
 {
     struct salm *m = model->impl = s2s_xcalloc(1, sizeof *m);
     m->projection_path = parts->projection ? s2s_xstrdup(parts->projection) : NULL;
-    int rc = open_part(&m->encoder, model, "encoder", &parts->encoder, parts, err);
-    if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, parts, err)) < 0)
+    m->encoder_par = *model->par;
+    m->encoder_par.sp = false;
+    int rc = open_part(&m->encoder, model, &m->encoder_par, "encoder", &parts->encoder, parts, err);
+    if (rc < 0 || (rc = open_part(&m->llm, model, model->par, "llm", &parts->llm, parts, err)) < 0)
         return rc;
     if (m->encoder->n_mels == 0 || m->encoder->kind->embed)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder",
@@ -90,7 +93,7 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
     const size_t begin = model->params->n;
     const size_t len = strlen(model->prefix);
     char *place = s2s_xasprintf("%.*s", (int)(len ? len - 1 : 0), model->prefix);
-    struct s2s_nn_ctx ctx = {.params = model->params, .par = model->par, .place = place};
+    struct s2s_nn_ctx ctx = {.params = model->params, .par = &m->encoder_par, .place = place};
     s2s_projection_init(&m->projection, &ctx, m->llm->hidden_size, m->encoder->hidden_size, bias);
     free(place);
     add_blocks(model, begin);

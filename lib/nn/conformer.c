@@ -39,8 +39,19 @@ static struct s2s_tensor *value_of(const struct s2s_param *param)
 static struct s2s_tensor *pointwise(struct s2s_tape *tape, struct s2s_tensor *x,
                                     const struct s2s_param *w, const struct s2s_param *b)
 {
-    int64_t shape[] = {w->shape[0], w->shape[1]};
+    int64_t shape[] = {w->local[0], w->local[1]};
     return s2s_op_linear(tape, x, s2s_tape_view(tape, w->tensor, 2, shape), value_of(b));
+}
+
+/* As s2s_nn_linear_leave. */
+static struct s2s_tensor *pointwise_leave(struct s2s_tape *tape, struct s2s_tensor *x,
+                                          const struct s2s_param *w, const struct s2s_param *b,
+                                          const struct s2s_nn_tp *tp)
+{
+    if (s2s_group_size(tp->group) == 1)
+        return pointwise(tape, x, w, b);
+    struct s2s_tensor *y = s2s_nn_leave(tape, tp, pointwise(tape, x, w, NULL));
+    return b ? s2s_op_add_bias(tape, y, b->tensor) : y;
 }
 
 /* ---- subsampling ---- */
@@ -219,15 +230,17 @@ void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const i
 }
 
 static struct s2s_tensor *feed_forward(struct s2s_tape *tape, const struct s2s_nn_linear ff[2],
-                                       struct s2s_tensor *x)
+                                       struct s2s_tensor *x, const struct s2s_nn_tp *tp)
 {
+    x = s2s_nn_enter(tape, tp, x);
     x = s2s_op_glu(tape, s2s_nn_linear(tape, &ff[0], x), NULL, S2S_ACT_SILU);
-    return s2s_nn_linear(tape, &ff[1], x);
+    return s2s_nn_linear_leave(tape, &ff[1], tp, x);
 }
 
 static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
                                  struct s2s_tensor *x, const struct s2s_nn_clips *clips)
 {
+    x = s2s_nn_enter(tape, &clips->tp, x);
     struct s2s_relattention_inputs in = {
         .q = s2s_nn_linear(tape, &layer->q, x),
         .k = s2s_nn_linear(tape, &layer->k, x),
@@ -236,7 +249,8 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conf
         .u = layer->u->tensor,
         .v = layer->v->tensor,
     };
-    return s2s_nn_linear(tape, &layer->o, s2s_op_relattention(tape, &in, &clips->seqs));
+    x = s2s_op_relattention(tape, &in, &clips->seqs);
+    return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);
 }
 
 static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
@@ -249,6 +263,7 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
                                  .eps = NORM_EPS,
                                  .momentum = S2S_NN_BATCH_MOMENTUM,
                                  .batch = clips->batch_stats};
+    x = s2s_nn_enter(tape, &clips->tp, x);
     x = s2s_op_glu_halves(tape, pointwise(tape, x, layer->point1_w, layer->point1_b));
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->to_padded);
@@ -257,7 +272,7 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
     x = s2s_op_batchnorm_silu(tape, x, &norm);
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->from_padded);
-    return pointwise(tape, x, layer->point2_w, layer->point2_b);
+    return pointwise_leave(tape, x, layer->point2_w, layer->point2_b, &clips->tp);
 }
 
 /* *h += alpha x, normed */
@@ -277,7 +292,7 @@ struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_c
     s2s_tape_layer(tape, "%s.feed_forward1", place);
     struct s2s_tensor *x = s2s_op_layernorm(tape, h, layer->norm_ff1.gain->tensor,
                                             layer->norm_ff1.bias->tensor, NORM_EPS);
-    out.ff1 = feed_forward(tape, layer->ff1, x);
+    out.ff1 = feed_forward(tape, layer->ff1, x, &clips->tp);
     out.ff1->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_attention, &h, 0.5f, out.ff1);
     s2s_tape_layer(tape, "%s.self_attn", place);
@@ -289,7 +304,7 @@ struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_c
     out.conv->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_ff2, &h, 1, out.conv);
     s2s_tape_layer(tape, "%s.feed_forward2", place);
-    out.ff2 = feed_forward(tape, layer->ff2, x);
+    out.ff2 = feed_forward(tape, layer->ff2, x, &clips->tp);
     out.ff2->kept |= parts != NULL;
     x = add_norm(tape, &layer->norm_out, &h, 0.5f, out.ff2);
     tape->layer = place;

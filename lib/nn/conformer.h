@@ -58,6 +58,7 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
 
 /* What the blocks of one batch share. */
 struct s2s_nn_clips {
+    struct s2s_nn_tp tp;          /* without sp: all ranks have all frames */
     struct s2s_seqs seqs;         /* frames of each clip */
     struct s2s_tensor *positions; /* s2s_op_relpos_table of the longest */
     bool batch_stats;             /* batch norm by this batch's statistics */

@@ -100,17 +100,9 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
  * ---- sequences cut over ranks (op_attention_cp.c) ----
  *
  * Of R ranks rank r holds chunks r and 2 R - 1 - r of the 2 R equal ones of each packed sequence
- * (DualChunkSwap: lib/thd/cp.h), so that causal work is shared evenly. How they come to the keys of
- * others, in Megatron's words (cp_comm_type):
- *   all_gather  keys and values of all ranks, gathered again for the backward
- *   a2a         rows are traded for heads, so that each rank has some heads of everything; both
- *               numbers of heads are multiples of R
- *   p2p         keys and values go round a ring while those at hand are computed with; what each
- *               gave is merged by the log-sum-exps. Without a window
- * Source: Liu et al. 2023, "Ring attention"; Jacobs et al. 2023, "DeepSpeed Ulysses"; the partition
- * is TransformerEngine's.
+ * (DualChunkSwap: lib/thd/cp.h), so that causal work is shared evenly; enum s2s_cp_comm says how
+ * each comes to the keys of the others.
  */
-enum s2s_cp_comm { S2S_CP_ALL_GATHER, S2S_CP_ALL_TO_ALL, S2S_CP_P2P };
 
 /* What attention sees then: made once a batch, shared by its layers. */
 struct s2s_spans_cp {

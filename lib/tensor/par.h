@@ -101,9 +101,23 @@ struct s2s_group_ops {
     void (*run_beside)(const struct s2s_group *group);
 };
 
+/*
+ * How ranks that each hold some chunks of every sequence come to the keys of the others, in
+ * Megatron's words (cp_comm_type):
+ *   all_gather  keys and values of all ranks, gathered again for the backward
+ *   a2a         rows are traded for heads, so that each rank has some heads of everything; both
+ *               numbers of heads are multiples of the ranks'
+ *   p2p         keys and values go round a ring while those at hand are computed with; what each
+ *               gave is merged by the log-sum-exps. Without a window
+ * Source: Liu et al. 2023, "Ring attention"; Jacobs et al. 2023, "DeepSpeed Ulysses"; the first is
+ * TransformerEngine's.
+ */
+enum s2s_cp_comm { S2S_CP_ALL_GATHER, S2S_CP_ALL_TO_ALL, S2S_CP_P2P };
+
 /* What a layer is built for. All NULL is one process. */
 struct s2s_par {
     const struct s2s_group *tp, *cp, *ep, *etp, *fsdp;
+    enum s2s_cp_comm cp_comm;
     bool sp; /* activations between tp regions are cut along the tokens */
 };
 

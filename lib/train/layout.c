@@ -41,7 +41,7 @@ static int add_experts(struct s2s_layout *l, struct s2s_mesh *mesh,
     return s2s_mesh_add_grid(&l->experts, mesh, &grid, err);
 }
 
-static void find_groups(struct s2s_layout *l, bool sequence_parallel,
+static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec,
                         void (*sync)(struct s2s_queue *queue))
 {
     for (int axis = 0; axis < S2S_AXES; axis++) {
@@ -54,11 +54,13 @@ static void find_groups(struct s2s_layout *l, bool sequence_parallel,
     l->gradients = s2s_comm_group(l->data, "dp", sync);
     l->expert_gradients = l->gradients;
     l->expert_cuts = l->comms[S2S_AXIS_TP];
-    l->par = (struct s2s_par){.tp = l->axes[S2S_AXIS_TP],
-                              .cp = l->axes[S2S_AXIS_CP],
-                              .ep = l->axes[S2S_AXIS_EP],
-                              .etp = l->axes[S2S_AXIS_TP],
-                              .sp = sequence_parallel && s2s_group_size(l->axes[S2S_AXIS_TP]) > 1};
+    l->par =
+        (struct s2s_par){.tp = l->axes[S2S_AXIS_TP],
+                         .cp = l->axes[S2S_AXIS_CP],
+                         .ep = l->axes[S2S_AXIS_EP],
+                         .etp = l->axes[S2S_AXIS_TP],
+                         .cp_comm = spec->cp_comm,
+                         .sp = spec->sequence_parallel && s2s_group_size(l->axes[S2S_AXIS_TP]) > 1};
     if (!l->experts)
         return;
     l->expert_gradients = s2s_comm_group(s2s_grid_comm(l->experts, DP), "edp", sync);
@@ -77,6 +79,6 @@ int s2s_layout_init(struct s2s_layout *layout, struct s2s_mesh *mesh,
     if (rc == 0)
         rc = s2s_mesh_check(mesh, err);
     if (rc == 0)
-        find_groups(layout, spec->sequence_parallel, device->kernels->sync);
+        find_groups(layout, spec, device->kernels->sync);
     return rc;
 }

@@ -17,8 +17,9 @@ struct s2s_error;
 
 /* Sizes, at least 1 each; all 1 is one process. */
 struct s2s_layout_spec {
-    int size[S2S_AXES];     /* of tp, cp, dp, pp, whose product are the ranks; and ep */
-    int etp;                /* tp of the experts */
+    int size[S2S_AXES]; /* of tp, cp, dp, pp, whose product are the ranks; and ep */
+    int etp;            /* tp of the experts */
+    enum s2s_cp_comm cp_comm;
     bool sequence_parallel; /* activations between regions of tp are cut along the tokens */
 };
 

@@ -202,6 +202,19 @@ PTX float rsqrt_fast(float x)
     return y;
 }
 
+/* x, of which the compiler knows nothing: what is made of it is made again each time. */
+PTX uint32_t opaque(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+PTX const char *opaque(const char *x)
+{
+    asm volatile("" : "+l"(x));
+    return x;
+}
+
 #undef PTX
 #endif /* __CUDACC__ */
 

@@ -225,6 +225,16 @@ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
     emu::meet(~0u, &in, d, "mma.tf32", emu::mma_tf32_all);
 }
 
+inline uint32_t opaque(uint32_t x)
+{
+    return x;
+}
+
+inline const char *opaque(const char *x)
+{
+    return x;
+}
+
 /* ---- approximate functions ---- */
 
 namespace emu

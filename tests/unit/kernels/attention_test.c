@@ -485,5 +485,5 @@ int main(void)
         cmocka_unit_test(spans_with_common_keys_are_a_group),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

@@ -60,25 +60,25 @@ struct s2s_k_router_load {
     const int32_t *segments; /* [n], below n_segments; negative: the row does not count; NULL: 0 */
     float *counts;           /* out [n_segments, n_experts]: how many rows chose it */
     float *probs;            /* out [n_segments, n_experts]: sums of p over rows */
-    float *squares;          /* out [1]: the sum over rows of (log sum exp l)^2 */
+    float *totals;           /* out [2]: the sum of (log sum exp l)^2, and the number of rows */
     int64_t n, n_experts, n_chosen, n_segments;
     enum s2s_score score;
     void *workspace; /* router_load_workspace bytes */
 };
 
 /*
- * Of counts and probs, with n_s the rows of a segment, which is the sum of its counts / n_chosen,
- * and S the segments that have rows:
- *   factors[s, e] = n_experts counts[s, e] / (n_chosen n_s^2 S)     (0 without rows)
- *   losses[0]    += sum over s and e of factors[s, e] probs[s, e]   (1 is perfectly even)
- *   losses[1]    += squares / n,  factors[n_segments n_experts] = 1 / n,  n the sum of n_s
- * A rank whose probs and squares are a part, with counts summed over all, has its part of both
- * losses.
+ * Losses as sums over rows. Of counts, with n_s the rows of a segment, which is the sum of its
+ * counts / n_chosen, S the segments that have rows, and n the sum of n_s:
+ *   factors[s, e] = n n_experts counts[s, e] / (n_chosen n_s^2 S)     (0 without rows)
+ *   losses[0] += sum over s and e of factors[s, e] probs[s, e]        (n is perfectly even)
+ *   losses[1] += totals[0],  losses[2] += totals[1]
+ * A rank whose probs and totals are a part, with counts summed over all ranks, has its part of each
+ * loss.
  */
 struct s2s_k_router_balance {
-    const float *counts, *probs, *squares;
-    float *factors; /* out [n_segments * n_experts + 1] */
-    double *losses; /* [2], added to; NULL: not wanted */
+    const float *counts, *probs, *totals;
+    float *factors; /* out [n_segments, n_experts] */
+    double *losses; /* [3], added to; NULL: not wanted */
     int64_t n_experts, n_chosen, n_segments;
     float n_rows; /* what stands for n_s, as where padding is masked in Megatron; 0: its own */
 };

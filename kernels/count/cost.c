@@ -240,15 +240,15 @@ static struct s2s_cost cost_router_load(const struct s2s_k_router_load *a, uploa
     const double n = (double)a->n, all = (double)a->n_experts, sums = (double)a->n_segments * all;
     return (struct s2s_cost){n * all * (score_flops(a->score) + 2),
                              mat(&a->logits, n, all) + (a->segments ? n * I32_BYTES : 0),
-                             (2 * sums + 1) * F32_BYTES};
+                             (2 * sums + 2) * F32_BYTES};
 }
 
 static struct s2s_cost cost_router_balance(const struct s2s_k_router_balance *a, uploads_t *up)
 {
     const double sums = (double)a->n_segments * (double)a->n_experts;
-    const double losses = a->losses ? 2 * F64_BYTES : 0;
-    return (struct s2s_cost){4 * sums, (2 * sums + 1) * F32_BYTES + losses,
-                             (sums + 1) * F32_BYTES + losses};
+    const double losses = a->losses ? 3 * F64_BYTES : 0;
+    return (struct s2s_cost){4 * sums, (2 * sums + 2) * F32_BYTES + losses,
+                             sums * F32_BYTES + losses};
 }
 
 static struct s2s_cost cost_router_balance_backward(const struct s2s_k_router_balance_backward *a,
@@ -258,7 +258,7 @@ static struct s2s_cost cost_router_balance_backward(const struct s2s_k_router_ba
     const double n = (double)f->n, all = (double)f->n_experts, dlogits = mat(&a->dlogits, n, all);
     return (struct s2s_cost){n * all * (score_flops(f->score) + 8),
                              mat(&f->logits, n, all) + (f->segments ? n * I32_BYTES : 0) +
-                                 ((double)f->n_segments * all + 1) * F32_BYTES +
+                                 (double)f->n_segments * all * F32_BYTES +
                                  added(a->accumulate, dlogits),
                              dlogits};
 }

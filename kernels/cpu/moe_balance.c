@@ -79,7 +79,7 @@ void cpu_router_load(struct s2s_queue *queue, const struct s2s_k_router_load *ar
     const int64_t n = args->n_experts;
     const bool parallel = args->n * n > CPU_PARALLEL_MIN;
     float *p = args->workspace, *squares = p + args->n * n;
-    double sum = 0;
+    double square = 0, rows = 0;
 #pragma omp parallel for num_threads(queue->lanes) schedule(static) if (parallel)
     for (int64_t r = 0; r < args->n; r++) {
         struct row row;
@@ -91,9 +91,12 @@ void cpu_router_load(struct s2s_queue *queue, const struct s2s_k_router_load *ar
 #pragma omp parallel for num_threads(queue->lanes) schedule(static) if (parallel)
     for (int64_t e = 0; e < n; e++)
         sum_expert(args, p, e);
-    for (int64_t r = 0; r < args->n; r++)
-        sum += squares[r];
-    *args->squares = (float)sum;
+    for (int64_t r = 0; r < args->n; r++) {
+        square += squares[r];
+        rows += segment_of(args, r) >= 0;
+    }
+    args->totals[0] = (float)square;
+    args->totals[1] = (float)rows;
 }
 
 /* ---- losses ---- */
@@ -116,18 +119,17 @@ void cpu_router_balance(struct s2s_queue *queue, const struct s2s_k_router_balan
             rows += args->counts[s * n + e] / k;
         if (rows > 0 && args->n_rows > 0)
             rows = args->n_rows;
+        const double factor = rows > 0 ? all * (double)n / (k * rows * rows * used) : 0;
         for (int64_t e = 0; e < n; e++) {
-            const double f =
-                rows > 0 ? (double)n * args->counts[s * n + e] / (k * rows * rows * used) : 0;
-            args->factors[s * n + e] = (float)f;
-            loss += f * args->probs[s * n + e];
+            args->factors[s * n + e] = (float)(factor * args->counts[s * n + e]);
+            loss += factor * args->counts[s * n + e] * args->probs[s * n + e];
         }
     }
-    args->factors[args->n_segments * n] = all > 0 ? (float)(1 / all) : 0;
     if (!args->losses)
         return;
     args->losses[0] += loss;
-    args->losses[1] += all > 0 ? *args->squares / all : 0;
+    args->losses[1] += args->totals[0];
+    args->losses[2] += args->totals[1];
 }
 
 static void balance_backward_row(const struct s2s_k_router_balance_backward *args, int64_t r)
@@ -143,7 +145,7 @@ static void balance_backward_row(const struct s2s_k_router_balance_backward *arg
     }
     look_at_row(&row, cpu_row(&f->logits, r), n, f->score);
     const float *factors = args->factors + s * n, *l = cpu_row(&f->logits, r);
-    const float square = args->square_scale * args->factors[f->n_segments * n] * 2 * row.log_sum;
+    const float square = args->square_scale * 2 * row.log_sum;
     for (int64_t e = 0; e < n; e++)
         inner += factors[e] * row.p[e];
     for (int64_t e = 0; e < n; e++) {

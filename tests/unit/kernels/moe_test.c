@@ -298,11 +298,11 @@ static void ref_losses(double *losses, const double *l, const double *counts,
         used += rows[s] > 0;
     }
     losses[0] = 0;
-    losses[1] = all > 0 ? square / all : 0;
+    losses[1] = square;
     for (int64_t i = 0; i < c->segments * c->e; i++) {
         const double n = c->n_rows > 0 ? c->n_rows : rows[i / c->e];
         if (rows[i / c->e] > 0)
-            losses[0] += (double)c->e * counts[i] * probs[i] / ((double)c->k * n * n) / used;
+            losses[0] += all * (double)c->e * counts[i] * probs[i] / ((double)c->k * n * n) / used;
     }
 }
 
@@ -331,31 +331,35 @@ static void balance_case(const struct balance *c, bool accumulate)
     const int64_t stride = c->e + 2, sums = c->segments * c->e;
     float *logits = values(c->n, c->e, stride, 1), *dl = values(c->n, c->e, stride, 2);
     float *counts = values(1, sums, sums, 3), *probs = values(1, sums, sums, 4);
-    float *square = values(1, 1, 1, 5), *factors = values(1, sums + 1, sums + 1, 6);
+    float *totals = values(1, 2, 2, 5), *factors = values(1, sums, sums, 6);
     int32_t *segments = segments_of(c);
-    double losses[2] = {10, 20}, want[2], want_square;
+    double losses[3] = {10, 20, 30}, want[2], want_totals[2] = {0};
     double want_counts[MAX_SEGMENTS * MAX_E], want_probs[MAX_SEGMENTS * MAX_E];
     double *l = s2s_xcalloc((size_t)(c->n * c->e) + 1, sizeof *l);
     double *want_dl = s2s_xcalloc((size_t)(c->n * c->e) + 1, sizeof *want_dl);
     struct s2s_k_router_load args = load_args(c, logits, stride, segments);
     args.counts = vec(counts);
     args.probs = vec(probs);
-    args.squares = vec(square);
+    args.totals = vec(totals);
     args.workspace = work(k->router_load_workspace(&queue, &args));
     k->router_load(&queue, &args);
     done();
     for (int64_t i = 0; i < c->n * c->e; i++)
         l[i] = logits[i / c->e * stride + i % c->e];
-    ref_load(want_counts, want_probs, &want_square, l, c);
+    ref_load(want_counts, want_probs, &want_totals[0], l, c);
+    for (int64_t r = 0; r < c->n; r++)
+        want_totals[1] += segment_of(c, r) >= 0;
     close_to("counts", counts, want_counts, 1, sums, sums, 0);
     close_to("probs", probs, want_probs, 1, sums, sums, 1e-5);
-    close_to("square", square, &want_square, 1, 1, 1, 1e-6);
+    close_to("totals", totals, want_totals, 1, 2, 2, 1e-6);
     k->router_balance(&queue, &(struct s2s_k_router_balance){
-                                  vec(counts), vec(probs), vec(square), vec(factors),
+                                  vec(counts), vec(probs), vec(totals), vec(factors),
                                   on(losses, sizeof losses), c->e, c->k, c->segments, c->n_rows});
     done();
     ref_losses(want, l, want_counts, c);
-    assert_true(fabs(losses[0] - 10 - want[0]) < 1e-5 && fabs(losses[1] - 20 - want[1]) < 1e-5);
+    const float got[] = {(float)losses[0] - 10, (float)losses[1] - 20};
+    close_to("losses", got, want, 1, 2, 2, 1e-5);
+    assert_true(losses[2] - 30 == want_totals[1]);
     for (int64_t i = 0; i < c->n * c->e; i++) {
         const double h = 1e-5, x = l[i];
         double up[2], down[2];
@@ -380,7 +384,7 @@ static void balance_case(const struct balance *c, bool accumulate)
     free(dl);
     free(counts);
     free(probs);
-    free(square);
+    free(totals);
     free(factors);
     free(segments);
     free(l);

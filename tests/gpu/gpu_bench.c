@@ -1,0 +1,397 @@
+/*
+ * Times of single kernels of a device, at the shapes of a language model of 1.2 billion parameters:
+ *
+ *   gpu_bench [DEVICE] [SCALE]     cuda and 1; SCALE divides all sizes, for a try without a GPU
+ *
+ * One line a case: name, milliseconds (the best of three rounds), and the rate: GB/s of what must
+ * be read and written, or TFLOP/s. peer.py prints the same names for torch.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/spans.h"
+#include "lib/base/base.h"
+#include "lib/base/rng.h"
+#include "lib/tensor/device.h"
+
+static const struct s2s_kernels *k;
+static struct s2s_queue *queue;
+static int64_t scale = 1;
+
+/* ---- memory ---- */
+
+enum { RANDOM = 1 << 20 };
+
+static void *raw(size_t bytes)
+{
+    void *ptr = k->alloc(queue, bytes);
+    if (!ptr) {
+        fprintf(stderr, "gpu_bench: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return ptr;
+}
+
+/* Normal values in blocks that repeat. */
+static struct s2s_mat matrix(int64_t rows, int64_t cols, enum s2s_dtype dtype)
+{
+    static float *block, *on_device;
+    const struct s2s_mat m = {raw((size_t)(rows * cols) * s2s_dtype_size(dtype)), cols, dtype};
+    if (!block) {
+        block = s2s_xmalloc(RANDOM * sizeof *block);
+        s2s_rng_fill_normal(block, RANDOM, 1, 0, 0, 1);
+        on_device = raw(RANDOM * sizeof *block);
+        k->copy_in(queue, on_device, block, RANDOM * sizeof *block);
+    }
+    for (int64_t at = 0; at < rows * cols; at += RANDOM) {
+        struct s2s_k_copy copy = {.src = {on_device, RANDOM, S2S_F32}, .dst = m, .rows = 1};
+        copy.cols = rows * cols - at < RANDOM ? rows * cols - at : RANDOM;
+        copy.dst.data = (char *)m.data + (size_t)at * s2s_dtype_size(dtype);
+        k->copy(queue, &copy);
+    }
+    return m;
+}
+
+static float *vector(int64_t n)
+{
+    return matrix(1, n, S2S_F32).data;
+}
+
+static int32_t *integers(const int32_t *host, int64_t n)
+{
+    int32_t *ptr = raw((size_t)n * sizeof *ptr);
+    k->copy_in(queue, ptr, host, (size_t)n * sizeof *ptr);
+    return ptr;
+}
+
+/* ---- clock ---- */
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double rounds(void (*call)(const void *), const void *args, int n)
+{
+    double best = INFINITY;
+    for (int round = 0; round < 3; round++) {
+        const double begin = now_s();
+        for (int i = 0; i < n; i++)
+            call(args);
+        k->sync(queue);
+        const double seconds = (now_s() - begin) / n;
+        best = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+static void measure(const char *name, void (*call)(const void *), const void *args, double amount,
+                    const char *unit)
+{
+    call(args);
+    k->sync(queue);
+    const double once = rounds(call, args, 1);
+    const int n = once < 2e-4 ? 100 : once < 2e-3 ? 20 : 3;
+    const double seconds = scale > 1 ? once : rounds(call, args, n);
+    if (queue->status) {
+        printf("%-32s failed: %s\n", name, k->status_text(queue->status));
+        queue->status = 0;
+    } else {
+        printf("%-32s %9.3f ms %9.1f %s\n", name, seconds * 1e3, amount / seconds, unit);
+    }
+    fflush(stdout);
+}
+
+#define CALL(name, suffix) \
+    static void call_##name(const void *args) \
+    { \
+        k->name(queue, (const struct s2s_k_##suffix *)args); \
+    }
+CALL(gemm, gemm)
+CALL(copy, copy)
+CALL(reduce, reduce)
+CALL(colsum, colsum)
+CALL(glu, glu)
+CALL(glu_backward, glu_backward)
+CALL(rmsnorm, rmsnorm)
+CALL(rmsnorm_backward, rmsnorm_backward)
+CALL(rope, rope)
+CALL(xent_stats, xent_stats)
+CALL(xent_gradient, xent_gradient)
+CALL(attention, attention)
+CALL(attention_backward, attention_backward)
+CALL(adamw, adamw)
+
+/* ---- cases ---- */
+
+static const char *type_name(enum s2s_dtype dtype)
+{
+    return dtype == S2S_BF16 ? "bf16" : "f32";
+}
+
+static char *named(const char *what, enum s2s_dtype dtype)
+{
+    return s2s_xasprintf("%s %s", what, type_name(dtype));
+}
+
+static void product(const char *what, int64_t m, int64_t n, int64_t kk, bool trans_a, bool trans_b,
+                    enum s2s_dtype dtype, enum s2s_dtype to)
+{
+    m /= scale;
+    n /= scale;
+    kk /= scale;
+    const struct s2s_k_gemm g = {.a = trans_a ? matrix(kk, m, dtype) : matrix(m, kk, dtype),
+                                 .b = trans_b ? matrix(n, kk, dtype) : matrix(kk, n, dtype),
+                                 .c = matrix(m, n, to),
+                                 .m = m,
+                                 .n = n,
+                                 .k = kk,
+                                 .trans_a = trans_a,
+                                 .trans_b = trans_b,
+                                 .accumulate = trans_a,
+                                 .alpha = 1};
+    char *name = named(what, dtype);
+    measure(name, call_gemm, &g, 2e-12 * (double)m * (double)n * (double)kk, "TFLOP/s");
+    free(name);
+    k->free(queue, g.a.data);
+    k->free(queue, g.b.data);
+    k->free(queue, g.c.data);
+}
+
+static void products(enum s2s_dtype dtype)
+{
+    product("gemm 8192^3", 8192, 8192, 8192, false, true, dtype, dtype);
+    product("gemm forward 8192x8192x2048", 8192, 8192, 2048, false, true, dtype, dtype);
+    product("gemm dx 8192x2048x8192", 8192, 2048, 8192, false, false, dtype, dtype);
+    product("gemm dw 8192x2048x8192", 8192, 2048, 8192, true, false, dtype, S2S_F32);
+}
+
+static void norms(enum s2s_dtype dtype)
+{
+    const int64_t t = 8192 / scale, d = 2048;
+    const double elements = (double)(t * d), size = (double)s2s_dtype_size(dtype);
+    struct s2s_k_rmsnorm f = {.x = matrix(t, d, dtype),
+                              .residual = matrix(t, d, dtype),
+                              .sum = matrix(t, d, dtype),
+                              .y = matrix(t, d, dtype),
+                              .gain = vector(d),
+                              .rstd = vector(t),
+                              .rows = t,
+                              .cols = d,
+                              .eps = 1e-5f};
+    char *name = named("rmsnorm + residual", dtype);
+    measure(name, call_rmsnorm, &f, 4e-9 * size * elements, "GB/s");
+    free(name);
+    struct s2s_k_rmsnorm_backward b = {.h = f.sum,
+                                       .dy = f.y,
+                                       .dsum = f.residual,
+                                       .dx = f.x,
+                                       .gain = f.gain,
+                                       .rstd = f.rstd,
+                                       .dgain = vector(d),
+                                       .rows = t,
+                                       .cols = d};
+    b.workspace = raw(k->rmsnorm_backward_workspace(queue, &b));
+    name = named("rmsnorm backward", dtype);
+    measure(name, call_rmsnorm_backward, &b, 4e-9 * size * elements, "GB/s");
+    free(name);
+}
+
+static void pointwise(enum s2s_dtype dtype)
+{
+    const int64_t t = 8192 / scale, d = 8192, heads = 32, dim = 64;
+    const double size = (double)s2s_dtype_size(dtype), elements = (double)(t * d);
+    struct s2s_k_glu f = {.gate = matrix(t, d, dtype),
+                          .up = matrix(t, d, dtype),
+                          .y = matrix(t, d, dtype),
+                          .rows = t,
+                          .cols = d,
+                          .act = S2S_ACT_SILU};
+    struct s2s_k_glu_backward b = {.gate = f.gate,
+                                   .up = f.up,
+                                   .dy = f.y,
+                                   .dgate = matrix(t, d, dtype),
+                                   .dup = matrix(t, d, dtype),
+                                   .rows = t,
+                                   .cols = d,
+                                   .act = S2S_ACT_SILU};
+    char *name = named("swiglu", dtype);
+    measure(name, call_glu, &f, 3e-9 * size * elements, "GB/s");
+    free(name);
+    name = named("swiglu backward", dtype);
+    measure(name, call_glu_backward, &b, 5e-9 * size * elements, "GB/s");
+    free(name);
+    const struct s2s_k_rope r = {.x = matrix(t, heads * dim, dtype),
+                                 .y = matrix(t, heads * dim, dtype),
+                                 .table = vector(t * dim),
+                                 .n = t,
+                                 .n_heads = heads,
+                                 .dim = dim,
+                                 .rotary_dim = dim};
+    name = named("rope 32 x 64", dtype);
+    measure(name, call_rope, &r, 2e-9 * size * (double)(t * heads * dim), "GB/s");
+    free(name);
+    struct s2s_k_colsum c = {.x = f.gate, .out = vector(d), .rows = t, .cols = d};
+    c.workspace = raw(k->colsum_workspace(queue, &c));
+    name = named("sum over rows", dtype);
+    measure(name, call_colsum, &c, 1e-9 * size * elements, "GB/s");
+    free(name);
+}
+
+static void cross_entropy(enum s2s_dtype dtype)
+{
+    const int64_t rows = 2048 / scale, vocab = 128256 / scale / 8 * 8;
+    const double size = (double)s2s_dtype_size(dtype), elements = (double)(rows * vocab);
+    int32_t *host = s2s_xmalloc((size_t)rows * sizeof *host);
+    for (int64_t i = 0; i < rows; i++)
+        host[i] = (int32_t)(i * 7919 % vocab);
+    struct s2s_xent *stats = raw((size_t)rows * sizeof *stats);
+    const struct s2s_k_xent_stats s = {.logits = matrix(rows, vocab, dtype),
+                                       .labels = integers(host, rows),
+                                       .stats = stats,
+                                       .rows = rows,
+                                       .cols = vocab,
+                                       .keep = true};
+    char *name = named("cross entropy 2048 x 128256", dtype);
+    measure(name, call_xent_stats, &s, 1e-9 * size * elements, "GB/s");
+    free(name);
+    const struct s2s_k_xent_gradient g = {.logits = s.logits,
+                                          .dlogits = matrix(rows, vocab, dtype),
+                                          .labels = s.labels,
+                                          .part = stats,
+                                          .total = stats,
+                                          .rows = rows,
+                                          .cols = vocab,
+                                          .width = vocab,
+                                          .grad_scale = 1};
+    name = named("cross entropy gradient", dtype);
+    measure(name, call_xent_gradient, &g, 2e-9 * size * elements, "GB/s");
+    free(name);
+    free(host);
+    k->free(queue, s.logits.data);
+    k->free(queue, g.dlogits.data);
+}
+
+/* Sequences of `length` tokens until there are n. */
+static void attend(const char *what, int64_t n, int64_t length, int64_t heads, int64_t kv_heads,
+                   int64_t dim, enum s2s_dtype dtype)
+{
+    n /= scale;
+    length = length > n ? n : length;
+    const int64_t n_seqs = (n + length - 1) / length;
+    int32_t *cu = s2s_xcalloc((size_t)n_seqs + 1, sizeof *cu),
+            *groups = s2s_xcalloc((size_t)n_seqs + 1, sizeof *groups);
+    struct s2s_span *spans = s2s_xcalloc((size_t)n_seqs, sizeof *spans);
+    double pairs = 0;
+    for (int64_t s = 0; s < n_seqs; s++) {
+        cu[s + 1] = (int32_t)((s + 1) * length < n ? (s + 1) * length : n);
+        pairs += .5 * pow(cu[s + 1] - cu[s], 2);
+    }
+    s2s_spans_packed(spans, cu, cu, n_seqs, true);
+    struct s2s_k_attention f = {.q = matrix(n, heads * dim, dtype),
+                                .k = matrix(n, kv_heads * dim, dtype),
+                                .v = matrix(n, kv_heads * dim, dtype),
+                                .o = matrix(n, heads * dim, dtype),
+                                .lse = vector(n * heads),
+                                .n_spans = n_seqs,
+                                .n_groups = s2s_spans_group(groups, spans, n_seqs),
+                                .n_q = n,
+                                .n_k = n,
+                                .n_heads = heads,
+                                .n_kv_heads = kv_heads,
+                                .dim = dim,
+                                .max_q = length,
+                                .max_k = length,
+                                .scale = 1.0f / sqrtf((float)dim)};
+    struct s2s_span *on_device = raw((size_t)n_seqs * sizeof *spans);
+    k->copy_in(queue, on_device, spans, (size_t)n_seqs * sizeof *spans);
+    f.spans = on_device;
+    f.groups = integers(groups, f.n_groups + 1);
+    f.workspace = raw(k->attention_workspace(queue, &f));
+    const double flop = 4e-12 * pairs * (double)(heads * dim);
+    char *name = named(what, dtype);
+    measure(name, call_attention, &f, flop, "TFLOP/s");
+    free(name);
+    struct s2s_k_attention_backward b = {.forward = f,
+                                         .d_o = matrix(n, heads * dim, dtype),
+                                         .dq = matrix(n, heads * dim, dtype),
+                                         .dk = matrix(n, kv_heads * dim, dtype),
+                                         .dv = matrix(n, kv_heads * dim, dtype)};
+    b.workspace = raw(k->attention_backward_workspace(queue, &b));
+    name = s2s_xasprintf("%s backward %s", what, type_name(dtype));
+    measure(name, call_attention_backward, &b, 2.5 * flop, "TFLOP/s");
+    free(name);
+    free(cu);
+    free(groups);
+    free(spans);
+}
+
+static void optimizer(void)
+{
+    const int64_t n = (1 << 28) / scale / scale;
+    struct s2s_adamw_range range = {.n = n, .lr_mult = 1, .decay_mult = 1};
+    struct s2s_adamw_range *ranges = raw(sizeof range);
+    k->copy_in(queue, ranges, &range, sizeof range);
+    const struct s2s_k_adamw a = {.p = vector(n),
+                                  .m = vector(n),
+                                  .v = matrix(1, n, S2S_F32).data,
+                                  .grad = vector(n),
+                                  .ranges = ranges,
+                                  .n_ranges = 1,
+                                  .n = n,
+                                  .t = 1,
+                                  .lr = 1e-4,
+                                  .beta1 = .9,
+                                  .beta2 = .95,
+                                  .eps = 1e-8,
+                                  .weight_decay = .1,
+                                  .grad_scale = 1};
+    k->zero(queue, a.v, (size_t)n * 4);
+    measure("adamw 268M f32", call_adamw, &a, 28e-9 * (double)n, "GB/s");
+    struct s2s_k_reduce r = {.x = {(void *)a.grad, n, S2S_F32},
+                             .out = raw(8),
+                             .rows = 1,
+                             .cols = n,
+                             .what = S2S_REDUCE_SUMSQ};
+    r.workspace = raw(k->reduce_workspace(queue, &r));
+    measure("sum of squares 268M f32", call_reduce, &r, 4e-9 * (double)n, "GB/s");
+    const struct s2s_k_copy c = {
+        .src = {a.p, n, S2S_F32}, .dst = {a.m, n, S2S_F32}, .rows = 1, .cols = n};
+    measure("copy 1 GiB f32", call_copy, &c, 8e-9 * (double)n, "GB/s");
+    k->free(queue, a.p);
+    k->free(queue, a.m);
+    k->free(queue, a.v);
+    k->free(queue, (void *)a.grad);
+}
+
+int main(int argc, char **argv)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_device *device;
+    if (argc > 2)
+        scale = strtol(argv[2], NULL, 10) > 0 ? strtol(argv[2], NULL, 10) : 1;
+    if (s2s_device_open(&device, argc > 1 ? argv[1] : "cuda", &err) < 0) {
+        fprintf(stderr, "gpu_bench: %s\n", err.text);
+        return 1;
+    }
+    k = device->kernels;
+    queue = &device->queue;
+    optimizer();
+    static const enum s2s_dtype both[] = {S2S_BF16, S2S_F32};
+    for (size_t i = 0; i < 2; i++) {
+        products(both[i]);
+        norms(both[i]);
+        pointwise(both[i]);
+        cross_entropy(both[i]);
+        attend("attention 1 x 8192, 32/8 x 64", 8192, 8192, 32, 8, 64, both[i]);
+        attend("attention 14 x 600, 32/8 x 64", 8192, 600, 32, 8, 64, both[i]);
+        attend("attention 1 x 8192, 16/16 x 128", 8192, 8192, 16, 16, 128, both[i]);
+    }
+    s2s_device_close(device);
+    return 0;
+}

@@ -15,12 +15,14 @@ BIN := $(if $(filter release,$(VARIANT)$(if $(LEVELS),-levels)),bin,$(BUILD)/bin
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
 
+# the MPI to build for, as pkg-config names it: ompi-c or mpich
+MPI ?= ompi-c
 PKGS := sndfile soxr libarchive libzstd zlib jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc
 # targets that need no compiler do not ask pkg-config
 ifneq ($(filter-out setup clean,$(or $(MAKECMDGOALS),all)),)
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) ompi-c 2>/dev/null | sed 's/-I/-isystem /g')
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(MPI) 2>/dev/null | sed 's/-I/-isystem /g')
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
-MPI_LIBS := $(shell pkg-config --libs ompi-c 2>/dev/null)
+MPI_LIBS := $(shell pkg-config --libs $(MPI) 2>/dev/null)
 GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,openblas)
 endif
 
@@ -89,7 +91,8 @@ ifneq ($(LEVELS),)
 $(BUILD)/kernels/cpu/levels.o: CFLAGS_ALL += -DCPU_LEVELS='$(foreach level,$(LEVELS),LEVEL($(symbol), "$(level)"))'
 endif
 
-$(call obj,$(MPI_SRC)): CFLAGS_ALL += -fPIC
+# MPI_STATUSES_IGNORE of MPICH is no array, as its prototypes say it were
+$(call obj,$(MPI_SRC)): CFLAGS_ALL += -fPIC -Wno-stringop-overflow
 $(MPI_LIB): $(call obj,$(MPI_SRC))
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)

@@ -23,7 +23,7 @@ struct attention {
 
 /* Chunks r and 2 R - 1 - r, over all keys up to their ends. */
 static struct s2s_spans over_all_keys(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
-                                      const struct s2s_group *group)
+                                      int64_t n, const struct s2s_group *group)
 {
     const int32_t size = group->size, rank = group->rank;
     struct s2s_span *spans = s2s_xmalloc((size_t)(2 * n_seqs + 1) * sizeof *spans);
@@ -35,8 +35,7 @@ static struct s2s_spans over_all_keys(struct s2s_tape *tape, const int32_t *cu, 
                 (struct s2s_span){cu[s] + half * len, len, first, (chunk + 1) * len, chunk * len};
         }
     }
-    const struct s2s_spans out =
-        tensor_spans(tape, spans, 2 * n_seqs, cu[n_seqs], (int64_t)cu[n_seqs] * size);
+    const struct s2s_spans out = tensor_spans(tape, spans, 2 * n_seqs, n, n * size);
     free(spans);
     return out;
 }
@@ -44,7 +43,7 @@ static struct s2s_spans over_all_keys(struct s2s_tape *tape, const int32_t *cu, 
 /* Keys from a rank below: its first chunks come before both of ours, its second ones after. From a
  * rank above: both come before our second chunks, and after the first. */
 static struct s2s_spans of_others(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
-                                  bool higher)
+                                  int64_t n, bool higher)
 {
     struct s2s_span *spans = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *spans);
     for (int64_t s = 0; s < n_seqs; s++) {
@@ -52,42 +51,43 @@ static struct s2s_spans of_others(struct s2s_tape *tape, const int32_t *cu, int6
         spans[s] = higher ? (struct s2s_span){cu[s] + len, len, cu[s], 2 * len, S2S_SPAN_ALL}
                           : (struct s2s_span){cu[s], 2 * len, cu[s], len, S2S_SPAN_ALL};
     }
-    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, cu[n_seqs], cu[n_seqs]);
+    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, n, n);
     free(spans);
     return out;
 }
 
-static struct s2s_spans of_whole_sequences(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
-                                           int32_t size)
+/* Whole sequences, of which each rank has 1 / factor of the bounds. */
+static struct s2s_spans of_sequences(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
+                                     int64_t n, int32_t factor)
 {
-    int32_t *all = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *all);
-    for (int64_t s = 0; s <= n_seqs; s++)
-        all[s] = cu[s] * size;
-    const struct s2s_spans out = s2s_op_spans(tape, all, all, n_seqs, true);
-    free(all);
+    struct s2s_span *spans = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *spans);
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const int32_t first = cu[s] * factor, len = cu[s + 1] * factor - first;
+        spans[s] = (struct s2s_span){first, len, first, len, 0};
+    }
+    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, n * factor, n * factor);
+    free(spans);
     return out;
 }
 
 struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
-                                    const int32_t *order, const struct s2s_group *group,
+                                    int64_t n, const int32_t *order, const struct s2s_group *group,
                                     enum s2s_cp_comm comm)
 {
     const int size = s2s_group_size(group);
-    struct s2s_spans_cp cp = {.group = group, .comm = comm, .n = cu[n_seqs]};
+    struct s2s_spans_cp cp = {.group = group, .comm = comm, .n = n};
     for (int64_t s = 0; size > 1 && s <= n_seqs; s++)
         if (cu[s] % 2)
             S2S_BUG("%s: a sequence of two chunks ends at slot %d", tape->layer, cu[s]);
     if (size > 1 && comm != S2S_CP_P2P)
-        cp.order = s2s_tape_upload_i32(tape, order, cp.n * size);
-    if (size == 1 || comm == S2S_CP_P2P)
-        cp.own = s2s_op_spans(tape, cu, cu, n_seqs, true);
-    else if (comm == S2S_CP_ALL_GATHER)
-        cp.own = over_all_keys(tape, cu, n_seqs, group);
+        cp.order = s2s_tape_upload_i32(tape, order, n * size);
+    if (size > 1 && comm == S2S_CP_ALL_GATHER)
+        cp.own = over_all_keys(tape, cu, n_seqs, n, group);
     else
-        cp.own = of_whole_sequences(tape, cu, n_seqs, size);
+        cp.own = of_sequences(tape, cu, n_seqs, n, comm == S2S_CP_ALL_TO_ALL ? size : 1);
     if (size > 1 && comm == S2S_CP_P2P) {
-        cp.lower = of_others(tape, cu, n_seqs, false);
-        cp.higher = of_others(tape, cu, n_seqs, true);
+        cp.lower = of_others(tape, cu, n_seqs, n, false);
+        cp.higher = of_others(tape, cu, n_seqs, n, true);
     }
     return cp;
 }

@@ -114,12 +114,13 @@ struct s2s_spans_cp {
     struct s2s_spans lower, higher; /* p2p: of keys that come from a rank below, or above */
 };
 /*
- * Of this rank's bounds cu (host [n_seqs + 1], all even). order (host [n * R], borrowed; NULL for
- * p2p): where slot g of the whole stands when the ranks' rows are laid one behind the other
- * (s2s_thd_cp_inverse). The group is kept; alone it is s2s_op_spans.
+ * Of this rank's bounds cu (host [n_seqs + 1], all even) among its n rows; those behind the last
+ * sequence see nothing. order (host [n * R], borrowed; NULL for p2p): where slot g of the whole
+ * stands when the ranks' rows are laid one behind the other (s2s_thd_cp_inverse); then the rows
+ * that stand in no sequence. The group is kept; alone it is s2s_op_spans.
  */
 struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
-                                    const int32_t *order, const struct s2s_group *group,
+                                    int64_t n, const int32_t *order, const struct s2s_group *group,
                                     enum s2s_cp_comm comm);
 /* s2s_op_attention of this rank's rows; spans are kept. Collective as those below. */
 struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor *q,

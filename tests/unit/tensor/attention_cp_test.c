@@ -24,6 +24,7 @@ struct problem {
     bool segment;  /* run again in the backward */
     bool no_label; /* nothing flows into what rank 0 has */
     bool is_text;  /* nothing flows into keys and values */
+    int n_behind;  /* rows of each rank behind its sequences */
 };
 
 /* Rows of the padded whole; q k v, what flows into o, and what comes out: o dq dk dv. */
@@ -163,6 +164,13 @@ static struct s2s_tensor *attention(struct s2s_tape *tape, struct pass *pass,
     return o;
 }
 
+/* Rows behind the sequences neither see nor are seen. */
+static void expect_zeros(const float *x, int64_t rows, int which)
+{
+    for (int64_t i = 0; i < problem.n_behind * result_width(which); i++)
+        assert_true(x[rows * result_width(which) + i] == 0);
+}
+
 static void run_rank(const struct s2s_group *g, void *ctx)
 {
     struct s2s_device *device;
@@ -174,16 +182,25 @@ static void run_rank(const struct s2s_group *g, void *ctx)
     for (size_t s = 0; s <= n_seqs; s++)
         own[s] = cu[s] / size;
     s2s_thd_cp_inverse(order, cu, n_seqs, size);
-    struct pass pass = {s2s_op_spans_cp(
-        tape, own, problem.n_seqs, problem.comm == S2S_CP_P2P ? NULL : order, g, problem.comm)};
+    const int32_t behind = problem.n_behind;
+    for (int64_t i = 0; i < n_rows(); i++)
+        order[i] += order[i] / (int32_t)rows * behind;
+    for (int32_t i = 0; i < size * behind; i++)
+        order[n_rows() + i] = (i / behind + 1) * (int32_t)rows + i;
+    struct pass pass = {s2s_op_spans_cp(tape, own, problem.n_seqs, rows + behind,
+                                        problem.comm == S2S_CP_P2P ? NULL : order, g,
+                                        problem.comm)};
     float *buf = s2s_xcalloc(MAX_ROWS * MAX_WIDTH, sizeof *buf);
     struct s2s_tensor *in[N_ARRAYS];
     for (int i = 0; i < N_ARRAYS; i++) {
         s2s_thd_cp_split(buf, given[i], (size_t)width_of(i) * sizeof *buf, cu, n_seqs, size, rank);
-        in[i] = upload(tape, i, buf, rows);
+        for (int64_t e = rows * width_of(i); e < (rows + problem.n_behind) * width_of(i); e++)
+            buf[e] = 1e3f;
+        in[i] = upload(tape, i, buf, rows + problem.n_behind);
     }
     struct s2s_tensor *o = attention(tape, &pass, in);
     s2s_tensor_read(o, buf);
+    expect_zeros(buf, rows, O);
     s2s_thd_cp_join(got[O], buf, (size_t)result_width(O) * sizeof *buf, cu, n_seqs, size, rank);
     if (ctx) {
         struct s2s_tensor *again = attention(tape, &pass, in); /* gradients add up */
@@ -194,6 +211,7 @@ static void run_rank(const struct s2s_group *g, void *ctx)
         s2s_tape_backward(tape);
         for (int i = 0; i < 3; i++) {
             read_grad(buf, tape, in[i]);
+            expect_zeros(buf, rows, DQ + i);
             s2s_thd_cp_join(got[DQ + i], buf, (size_t)result_width(DQ + i) * sizeof *buf, cu,
                             n_seqs, size, rank);
         }
@@ -299,6 +317,16 @@ static void a_batch_without_a_token_goes_the_same_way(void **state)
     }
 }
 
+static void rows_behind_the_sequences_get_nothing(void **state)
+{
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+        for (int comm = S2S_CP_ALL_GATHER; comm <= S2S_CP_P2P; comm++) {
+            struct problem p = packs(n_ranks, (enum s2s_cp_comm)comm);
+            p.n_behind = 3;
+            hold_against_whole(&p);
+        }
+}
+
 static void keys_that_want_no_gradient_get_none(void **state)
 {
     for (int comm = S2S_CP_ALL_GATHER; comm <= S2S_CP_P2P; comm++) {
@@ -315,6 +343,7 @@ int main(void)
         cmocka_unit_test(windows_are_of_the_whole_sequence),
         cmocka_unit_test(a_rank_without_a_label_takes_part),
         cmocka_unit_test(a_batch_without_a_token_goes_the_same_way),
+        cmocka_unit_test(rows_behind_the_sequences_get_nothing),
         cmocka_unit_test(keys_that_want_no_gradient_get_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
+#include "lib/nn/spread.h"
 
 struct config {
     int64_t n_layers, n_mels, channels, factor;
@@ -193,13 +194,20 @@ struct shared {
     struct s2s_encoder_trace *trace;
 };
 
-/* The clips of a batch; without features there are none, and everything runs with sizes of 0. */
-static const struct s2s_media *mel_of(const struct s2s_batch *batch)
+/* The clips that this rank encodes; without features there are none, and everything runs with sizes
+ * of 0. */
+static struct s2s_media mel_of(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     static const int64_t no_bounds[1] = {0};
-    static const struct s2s_media none = {.cu = no_bounds};
-    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
-    return model_has_features(audio) ? audio : &none;
+    const struct s2s_media *audio = model_media(pass->batch, S2S_MEDIA_AUDIO);
+    if (!model_has_features(audio))
+        return (struct s2s_media){.cu = no_bounds};
+    struct s2s_media own = *audio;
+    int64_t begin, end;
+    s2s_nn_spread(&begin, &end, audio->n, model_spread(model, pass));
+    own.n = end - begin;
+    own.cu = audio->cu + begin;
+    return own;
 }
 
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -208,18 +216,18 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     struct s2s_tape *tape = pass->tape;
     struct shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
     struct s2s_nn_clips *clips = &shared->clips;
-    const struct s2s_media *mel = mel_of(pass->batch);
-    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel->n + 1) * sizeof *cu);
-    for (int64_t k = 0; k < mel->n; k++)
-        cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel->cu[k + 1] - mel->cu[k]);
+    const struct s2s_media mel = mel_of(model, pass);
+    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel.n + 1) * sizeof *cu);
+    for (int64_t k = 0; k < mel.n; k++)
+        cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel.cu[k + 1] - mel.cu[k]);
     clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
-    clips->seqs = s2s_op_seqs(tape, cu, mel->n);
+    clips->seqs = s2s_op_seqs(tape, cu, mel.n);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */
-    clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[mel->n] > 0;
-    if (clips->batch_stats && mel->padded)
-        s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, mel->padded));
+    clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[mel.n] > 0;
+    if (clips->batch_stats && mel.padded)
+        s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, mel.padded));
     shared->trace = pass->fwd->trace;
     if (shared->trace)
         shared->trace->positions = clips->positions;
@@ -231,16 +239,16 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
 {
     const struct s2s_model *model = ctx->block->model;
     const struct fastconformer *m = model->impl;
-    const struct s2s_media *clips = mel_of(ctx->pass->batch);
+    const struct s2s_media clips = mel_of(model, ctx->pass);
     const struct shared *shared = ctx->shared;
-    const int64_t shape[] = {clips->cu[clips->n] - clips->cu[0], model->n_mels, 1};
+    const int64_t shape[] = {clips.cu[clips.n] - clips.cu[0], model->n_mels, 1};
     struct s2s_tensor *mel = s2s_tape_upload(
-        tape, S2S_F32, 3, shape, clips->n ? clips->data + clips->cu[0] * clips->width : NULL);
+        tape, S2S_F32, 3, shape, clips.n ? clips.data + clips.cu[0] * clips.width : NULL);
     if (shared->trace) {
         s2s_tape_want_grad(mel);
         shared->trace->mel = mel;
     }
-    out[0] = s2s_nn_subsampling(tape, &m->subsampling, mel, clips->cu, clips->n);
+    out[0] = s2s_nn_subsampling(tape, &m->subsampling, mel, clips.cu, clips.n);
     if (shared->trace)
         shared->trace->subsampling = out[0];
     if (m->config.scale_input)

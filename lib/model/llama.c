@@ -332,6 +332,7 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
     struct config *c = &m->config;
     int rc = read_config(m, model->conf, err);
     if (rc < 0 || (rc = check_ranks(model, c, err)) < 0 ||
+        (rc = model_check_cp(model, c->n_heads, c->n_kv_heads, err)) < 0 ||
         (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
     model->vocab_size = c->vocab;
@@ -410,7 +411,8 @@ static void prepare_rows(struct s2s_nn_batch *shared, const struct llama *m,
     memcpy(positions, batch->position_ids, (size_t)batch->n_tokens * sizeof *positions);
     memcpy(cu, batch->cu_seqlens, (size_t)n_seqs * sizeof *cu);
     cu[n_seqs] = (int32_t)n_rows;
-    shared->spans = s2s_op_spans(pass->tape, cu, cu, n_seqs, true);
+    if (!shared->cp)
+        shared->spans = s2s_op_spans(pass->tape, cu, cu, n_seqs, true);
     shared->rope = s2s_op_rope_table(pass->tape, s2s_tape_upload_i32(pass->tape, positions, n_rows),
                                      m->inv_freq, m->config.head_dim, 1);
     free(positions);
@@ -428,12 +430,14 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     /* one sequence goes on where its cache ends */
     const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
     shared->tp = pass->tp;
+    shared->cp = model_spans_cp(model, pass, n_rows);
     if (n_rows > batch->n_tokens) {
         prepare_rows(shared, m, pass, n_rows);
         return shared;
     }
     struct s2s_tensor *positions = s2s_tape_upload_i32(pass->tape, batch->position_ids, n_rows);
-    shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
+    if (!shared->cp)
+        shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
     shared->rope = s2s_op_rope_table(pass->tape, positions, m->inv_freq, m->config.head_dim, 1);
     return shared;
 }

@@ -36,6 +36,24 @@ void model_free_blocks(struct s2s_model *model);
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
+/* ---- tokens cut over the ranks of par->cp (cp.c) ---- */
+
+/* RANGE: heads of attention that those ranks, and those of par->tp, cannot share as cp_comm says.
+ */
+int model_check_cp(const struct s2s_model *model, int64_t n_heads, int64_t n_kv_heads,
+                   struct s2s_error *err);
+/* What attention sees of a batch whose sequences are cut, and behind them of rows up to n_rows,
+ * which see nothing; NULL where they are whole: on one rank, and in generation, where each rank has
+ * all of its sequence. */
+const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
+                                          const struct s2s_pass *pass, int64_t n_rows);
+/*
+ * Ranks over which an encoder's clips are spread; NULL: each encodes all. So in generation, and for
+ * statistics of a batch, which are those of all its clips: what each rank's slots say of the
+ * gradient adds up to the same.
+ */
+const struct s2s_group *model_spread(const struct s2s_model *encoder, const struct s2s_pass *pass);
+
 /* The batch's list of this kind; NULL: it has none. */
 const struct s2s_media *model_media(const struct s2s_batch *batch, enum s2s_media_kind kind);
 /* Does it bring what an encoder reads, or embeddings? Both false for NULL and for slots alone. */

@@ -9,6 +9,7 @@
 #include "lib/io/safetensors.h"
 #include "lib/model/model_internal.h"
 #include "lib/model/projection.h"
+#include "lib/nn/spread.h"
 
 struct salm {
     struct s2s_model *encoder, *llm;
@@ -310,8 +311,13 @@ static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     s2s_tape_layer(tape, "%ssplice", model->prefix);
     if (is_projected(model, audio))
         out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);
-    if (in[0])
-        out[0] = model_splice(ctx->pass, out[0], in[0], audio);
+    if (!in[0])
+        return;
+    struct s2s_tensor *rows = in[0];
+    if (model_has_features(audio)) /* each rank encoded some of the clips */
+        rows = s2s_nn_spread_gather(tape, rows, audio->rows, audio->n,
+                                    model_spread(s2s_salm_encoder(model), ctx->pass));
+    out[0] = model_splice(ctx->pass, out[0], rows, audio);
 }
 
 const struct s2s_model_kind s2s_model_salm = {

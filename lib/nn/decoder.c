@@ -140,7 +140,8 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
         k = extend(tape, cache, 0, k);
         v = extend(tape, cache, 1, v);
     }
-    struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->spans, shape);
+    struct s2s_tensor *o = batch->cp ? s2s_op_attention_cp(tape, q, k, v, batch->cp, shape)
+                                     : s2s_op_attention(tape, q, k, v, &batch->spans, shape);
     return s2s_nn_linear_leave(tape, &layer->o, &batch->tp, o);
 }
 

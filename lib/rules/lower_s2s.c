@@ -6,6 +6,7 @@
 static const struct rules_map map[] = {
     {"tp", "mesh.tp", "size", "1"},
     {"cp", "mesh.cp", "size", "1"},
+    {"cp_comm", "mesh.cp_comm", "text", "all_gather"},
     {"pp", "mesh.pp", "size", "1"},
     {"ep", "mesh.ep", "size", "1"},
     {"dp_cfg", "mesh.dp", "size", ""},
@@ -85,6 +86,7 @@ static const char *const keys[] = {
     "mesh.dp",
     "mesh.tp",
     "mesh.cp",
+    "mesh.cp_comm",
     "mesh.pp",
     "mesh.ep",
     "mesh.sequence_parallel",

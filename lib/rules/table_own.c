@@ -266,12 +266,11 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-005",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "cp > 1 or pp > 1 or ep > 1",
-        .at = "cp>1 pp>1 ep",
-        .message =
-            "cp {cp}, pp {pp}, ep {ep}: this release of s2s-train has data and tensor parallelism "
-            "only",
-        .fix = "use 1 for all three",
+        .when = "pp > 1 or ep > 1",
+        .at = "pp>1 ep",
+        .message = "pp {pp}, ep {ep}: this release of s2s-train has data, tensor and context "
+                   "parallelism only",
+        .fix = "use 1 for both",
         .why = "The mesh has these axes, the layers are not split over them yet.",
         .source = "doc/RECIPE.md",
     },

@@ -10,6 +10,7 @@
 #include "lib/text/metrics.h"
 #include "lib/text/tokenizer.h"
 #include "lib/train/feed_internal.h"
+#include "lib/train/split.h"
 #include "lib/train/trainer.h"
 
 enum { SITE_DERANGE = 0x646572616e };
@@ -35,7 +36,10 @@ enum { LOSS, HITS, N_SUMS };
 struct evaluation {
     struct s2s_bundle *bundle;
     const struct s2s_eval_options *options;
-    struct s2s_comm *all, *dp; /* ranks of the grid; those that share out the packs */
+    struct s2s_comm *all;  /* ranks of the grid */
+    struct s2s_comm *dp;   /* those that share out the packs */
+    struct s2s_comm *data; /* and those that have parts of one: dp x cp */
+    int cp_size, cp_rank;
     struct s2s_tape *tape;
     struct s2s_sums *sums;
     struct s2s_pack *nothing; /* for a round in which this rank has no pack */
@@ -52,15 +56,22 @@ static bool is_true_anywhere(struct s2s_comm *comm, bool here)
     return n > 0;
 }
 
+/* Of a pack that is cut over ranks, whole again afterwards, each scores its part. */
 static void score(struct evaluation *e, const struct s2s_pack *pack)
 {
     struct s2s_forward fwd = {.want_hits = true};
+    struct s2s_pack *part =
+        e->cp_size > 1 ? s2s_pack_join((struct s2s_pack *[]){(struct s2s_pack *)pack}, 1) : NULL;
+    const struct s2s_batch *batch = part ? &part->batch : &pack->batch;
+    if (part)
+        s2s_pack_split(part, e->cp_size, e->cp_rank);
     s2s_tape_reset(e->tape);
-    s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd);
+    s2s_model_forward(e->bundle->model, e->tape, batch, &fwd);
     s2s_sums_add(e->sums, LOSS, fwd.loss);
     s2s_sums_add(e->sums, HITS, fwd.hits);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;
+    s2s_pack_free(part);
 }
 
 /*
@@ -356,11 +367,12 @@ static int share(struct evaluation *e, struct s2s_error *err)
     int rc = s2s_sums_read(e->sums, sums, err);
     if (is_true_anywhere(e->all, rc < 0))
         return rc;
-    int64_t n[5] = {r->n_utterances, r->n_labels, (int64_t)sums[HITS], e->edits.n_ref,
+    int64_t n[5] = {r->n_utterances, r->n_labels, 0, e->edits.n_ref,
                     e->edits.substitutions + e->edits.deletions + e->edits.insertions};
     s2s_comm_all_reduce(e->dp, n, 5, S2S_I64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(e->dp, &sums[LOSS], 1, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(e->data, sums, N_SUMS, S2S_F64, S2S_GROUP_SUM);
     r->loss_sum = sums[LOSS];
+    n[2] = (int64_t)sums[HITS];
     r->n_utterances = n[0];
     r->n_labels = n[1];
     r->n_right = n[2];
@@ -390,10 +402,14 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
 {
+    enum { CP = S2S_AXIS_BIT(S2S_AXIS_CP), DP = S2S_AXIS_BIT(S2S_AXIS_DP) };
     struct evaluation e = {.bundle = bundle,
                            .options = options,
                            .all = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXES) - 1),
-                           .dp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_DP)),
+                           .dp = s2s_grid_comm(grid, DP),
+                           .data = s2s_grid_comm(grid, DP | CP),
+                           .cp_size = s2s_comm_size(s2s_grid_comm(grid, CP)),
+                           .cp_rank = s2s_comm_rank(s2s_grid_comm(grid, CP)),
                            .tape = s2s_tape_new(bundle->device, false),
                            .sums = s2s_sums_new(bundle->device, N_SUMS),
                            .nothing = s2s_pack_join(NULL, 0)};

@@ -5,6 +5,7 @@
 
 #include "lib/base/base.h"
 #include "lib/train/feed_internal.h"
+#include "lib/train/split.h"
 
 /* what a random number is for: part of its key */
 enum { SITE_ORDER = 0x6f72646572, SITE_AUGMENT = 0x61756768 };
@@ -24,6 +25,7 @@ struct prepared {
 struct s2s_feed {
     struct s2s_feed_options options;
     struct train_place at;
+    int cp_size, cp_rank;   /* over whose ranks microbatches are cut */
     struct s2s_comm *peers; /* the same packs; NULL outside of the grid */
     struct train_streams streams;
     struct train_pipe *pipe;
@@ -120,7 +122,8 @@ static int prepare_pack(struct s2s_feed *f, struct prepared *w, struct s2s_pack 
     return rc;
 }
 
-/* The packs of this dp coordinate become its microbatches, or empty ones. */
+/* The packs of this dp coordinate become its microbatches, or empty ones, or this rank's parts of
+ * them. */
 static void join_packs(const struct s2s_feed *f, struct prepared *w)
 {
     const size_t together = (size_t)f->options.packs_per_microbatch;
@@ -132,10 +135,11 @@ static void join_packs(const struct s2s_feed *f, struct prepared *w)
         const size_t n = left < together ? left : together;
         if (n != 1) {
             step->microbatches[m] = s2s_pack_join(w->packs + first, n);
-            continue;
+        } else {
+            step->microbatches[m] = w->packs[first];
+            w->packs[first] = NULL;
         }
-        step->microbatches[m] = w->packs[first];
-        w->packs[first] = NULL;
+        s2s_pack_split(step->microbatches[m], f->cp_size, f->cp_rank);
     }
     for (size_t i = 0; i < w->n_packs; i++)
         s2s_pack_free(w->packs[i]);
@@ -282,6 +286,9 @@ static void find_place(struct s2s_feed *f)
     f->at = (struct train_place){.dp = s2s_grid_coord(grid, S2S_AXIS_DP),
                                  .n_dp = others ? s2s_comm_size(others) : 1,
                                  .n_peers = 1};
+    struct s2s_comm *cp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_CP));
+    f->cp_size = cp ? s2s_comm_size(cp) : 1;
+    f->cp_rank = cp ? s2s_comm_rank(cp) : 0;
     f->peers = s2s_grid_comm(grid, all & ~dp);
     if (f->peers) {
         f->at.peer = s2s_comm_rank(f->peers);

@@ -22,7 +22,7 @@ void s2s_pack_free(struct s2s_pack *pack)
     free(pack);
 }
 
-static void *pack_alloc(struct s2s_pack *pack, int64_t n, size_t size)
+void *s2s_pack_alloc(struct s2s_pack *pack, int64_t n, size_t size)
 {
     s2s_grow(&pack->blocks, pack->n_blocks, &pack->cap_blocks, sizeof *pack->blocks);
     void *block = s2s_xalloc_aligned((size_t)(n > 0 ? n : 1) * size);
@@ -47,7 +47,7 @@ static void pack_count(struct s2s_pack *pack)
 static void place_clips(struct s2s_pack *pack)
 {
     struct s2s_media *clips = &pack->batch.media[0];
-    int32_t *slots = pack_alloc(pack, s2s_media_n_rows(clips), sizeof *slots);
+    int32_t *slots = s2s_pack_alloc(pack, s2s_media_n_rows(clips), sizeof *slots);
     s2s_media_slots(slots, pack->clip_slot, clips->rows, clips->n);
     clips->slot_of_row = slots;
     pack->batch.n_media = clips->n > 0;
@@ -59,7 +59,7 @@ static const void *copy_tensor(struct s2s_pack *pack, const struct s2s_st_tensor
 {
     if (!t)
         return NULL;
-    void *copy = pack_alloc(pack, (int64_t)t->len_bytes, 1);
+    void *copy = s2s_pack_alloc(pack, (int64_t)t->len_bytes, 1);
     memcpy(copy, t->data, t->len_bytes);
     return copy;
 }
@@ -80,7 +80,7 @@ static char *copy_meta(const struct s2s_safetensors *st, const char *key)
 static const int32_t *make_positions(struct s2s_pack *pack)
 {
     const struct s2s_batch *b = &pack->batch;
-    int32_t *out = pack_alloc(pack, b->n_tokens, sizeof *out);
+    int32_t *out = s2s_pack_alloc(pack, b->n_tokens, sizeof *out);
     memset(out, 0, (size_t)b->n_tokens * sizeof *out);
     for (int64_t s = 0; s < b->n_seqs; s++)
         for (int32_t t = b->cu_seqlens[s]; t < b->cu_seqlens[s + 1]; t++)
@@ -165,7 +165,7 @@ static int read_embeds(struct s2s_pack *pack, const struct s2s_schema *schema,
     if (!t || t->n_dims != 2)
         return s2s_error_set(err, S2S_E_NOTFOUND, "no audio_embeds");
     const int64_t n = s2s_st_numel(t);
-    float *out = pack_alloc(pack, n, sizeof *out);
+    float *out = s2s_pack_alloc(pack, n, sizeof *out);
     if (t->dtype == S2S_F32) {
         memcpy(out, t->data, t->len_bytes);
     } else {
@@ -225,7 +225,7 @@ static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
 {
     struct s2s_media *clips = &pack->batch.media[0];
     const struct s2s_mel_config *config = s2s_mel_config(reader->mel);
-    int64_t *cu = pack_alloc(pack, clips->n + 1, sizeof *cu);
+    int64_t *cu = s2s_pack_alloc(pack, clips->n + 1, sizeof *cu);
     float *mel = NULL;
     size_t cap = 0;
     int rc = 0;
@@ -360,9 +360,9 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
 static void join_ids(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
 {
     struct s2s_batch *b = &to->batch;
-    int32_t *ids = pack_alloc(to, b->n_tokens, 4), *labels = pack_alloc(to, b->n_tokens, 4),
-            *positions = pack_alloc(to, b->n_tokens, 4), *cu = pack_alloc(to, b->n_seqs + 1, 4),
-            *lens = pack_alloc(to, b->n_seqs, 4);
+    int32_t *ids = s2s_pack_alloc(to, b->n_tokens, 4), *labels = s2s_pack_alloc(to, b->n_tokens, 4),
+            *positions = s2s_pack_alloc(to, b->n_tokens, 4),
+            *cu = s2s_pack_alloc(to, b->n_seqs + 1, 4), *lens = s2s_pack_alloc(to, b->n_seqs, 4);
     int64_t t = 0, s = 0;
     cu[0] = 0;
     for (size_t i = 0; i < n; i++) {
@@ -402,7 +402,7 @@ static void join_data(struct s2s_pack *to, struct s2s_pack *const *packs, size_t
         all->width = clips->width;
         all->projected = clips->projected;
     }
-    float *data = pack_alloc(to, n_rows * all->width, sizeof *data);
+    float *data = s2s_pack_alloc(to, n_rows * all->width, sizeof *data);
     for (size_t i = 0; i < n; i++) {
         const struct s2s_media *clips = &packs[i]->batch.media[0];
         const int64_t len = clips->data ? n_data_rows(clips) * all->width : 0;
@@ -416,8 +416,8 @@ static void join_data(struct s2s_pack *to, struct s2s_pack *const *packs, size_t
 static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
 {
     struct s2s_media *all = &to->batch.media[0];
-    int32_t *slot = pack_alloc(to, all->n, 4), *rows = pack_alloc(to, all->n, 4);
-    int64_t *cu = pack_alloc(to, all->n + 1, 8), n_mel = 0, t = 0, k = 0;
+    int32_t *slot = s2s_pack_alloc(to, all->n, 4), *rows = s2s_pack_alloc(to, all->n, 4);
+    int64_t *cu = s2s_pack_alloc(to, all->n + 1, 8), n_mel = 0, t = 0, k = 0;
     for (size_t i = 0; i < n; i++) {
         const struct s2s_media *clips = &packs[i]->batch.media[0];
         for (int64_t c = 0; c < clips->n; c++, k++) {
@@ -512,7 +512,7 @@ static void add_rows(struct s2s_pack *to, const struct s2s_media *from, int64_t 
 static void bound_utterance(struct s2s_pack *to)
 {
     struct s2s_batch *u = &to->batch;
-    int32_t *positions = pack_alloc(to, u->n_tokens, 4), *bounds = pack_alloc(to, 3, 4);
+    int32_t *positions = s2s_pack_alloc(to, u->n_tokens, 4), *bounds = s2s_pack_alloc(to, 3, 4);
     for (int64_t i = 0; i < u->n_tokens; i++)
         positions[i] = (int32_t)i;
     bounds[0] = 0;
@@ -545,12 +545,12 @@ struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
     struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
     struct s2s_batch *u = &to->batch;
     struct s2s_media *clips = &u->media[0];
-    u->input_ids = pack_alloc(to, room, 4);
-    u->labels = pack_alloc(to, room, 4);
-    to->clip_slot = pack_alloc(to, n_clips, 4);
-    clips->rows = pack_alloc(to, n_clips, 4);
-    float *rows = pack_alloc(to, n_rows * sound->width, sizeof *rows);
-    int64_t *cu = pack_alloc(to, n_clips + 1, sizeof *cu), at = begin;
+    u->input_ids = s2s_pack_alloc(to, room, 4);
+    u->labels = s2s_pack_alloc(to, room, 4);
+    to->clip_slot = s2s_pack_alloc(to, n_clips, 4);
+    clips->rows = s2s_pack_alloc(to, n_clips, 4);
+    float *rows = s2s_pack_alloc(to, n_rows * sound->width, sizeof *rows);
+    int64_t *cu = s2s_pack_alloc(to, n_clips + 1, sizeof *cu), at = begin;
     cu[0] = 0;
     for (int64_t k = first; k < first + n_clips; k++) {
         int64_t slot = pack->clip_slot[k], frames = own->rows[k], from = donor ? 0 : k;

@@ -23,7 +23,7 @@ struct s2s_pack {
     struct s2s_batch batch;   /* media[0] are its clips, n is 0 where it has none */
     const int32_t *clip_slot; /* [media[0].n] where each clip begins */
     int64_t n_labels;         /* that count */
-    int64_t n_real;           /* slots that are no padding */
+    int64_t n_real;           /* slots that are no padding; of a cut pack those of all its ranks */
     char *ids, *texts;        /* JSON lists of the record's metadata, or NULL */
     char *place;              /* "train.s2s: record 17" */
     void **blocks;            /* what is freed with it */
@@ -49,6 +49,9 @@ struct s2s_pack_reader {
 int s2s_pack_read(struct s2s_pack **pack, struct s2s_pack_reader *reader,
                   const struct s2s_schema *schema, const struct s2s_safetensors *st,
                   const char *place, uint64_t key, struct s2s_error *err);
+
+/* Room for n elements, freed with the pack. */
+void *s2s_pack_alloc(struct s2s_pack *pack, int64_t n, size_t size);
 
 /* n packs as one: sequences one after the other. Clips of all of them have the same form. */
 struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n);

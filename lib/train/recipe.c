@@ -101,6 +101,7 @@ static int read_gradients(struct s2s_recipe *r, struct s2s_error *err)
 
 static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
 {
+    static const char *const cp_comms[] = {"all_gather", "a2a", "p2p", NULL};
     for (int axis = 0; axis < S2S_AXES; axis++) {
         char key[16];
         int64_t size;
@@ -110,15 +111,17 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
         if (rc < 0)
             return rc;
         r->mesh.size[axis] = (int)size;
-        if (axis != S2S_AXIS_DP && axis != S2S_AXIS_TP && size > 1)
+        if ((axis == S2S_AXIS_PP || axis == S2S_AXIS_EP) && size > 1)
             return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
-                                  "only dp and tp may be more than 1, found %lld", (long long)size);
+                                  "only dp, tp and cp may be more than 1, found %lld",
+                                  (long long)size);
     }
     r->mesh.etp = r->mesh.size[S2S_AXIS_TP];
-    int rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf, "mesh.sequence_parallel",
-                                  false, err);
-    if (rc < 0)
+    int comm, rc = s2s_conf_get_choice_or(&comm, r->conf, "mesh.cp_comm", cp_comms, 0, err);
+    if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf,
+                                             "mesh.sequence_parallel", false, err)) < 0)
         return rc;
+    r->mesh.cp_comm = (enum s2s_cp_comm)comm;
     rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
     if (rc == 0 && !(r->timeout_s > 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.timeout_s"),

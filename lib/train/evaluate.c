@@ -385,7 +385,7 @@ static int open_set(struct train_streams *streams, const char *const *path, stru
 {
     return strcmp(*path, "-") == 0
                ? s2s_error_set(err, S2S_E_UNSUPPORTED, "data to evaluate on cannot be a pipe")
-               : train_streams_open(streams, path, 1, err);
+               : train_streams_open(streams, path, 1, NULL, err);
 }
 
 int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *err)

@@ -25,7 +25,9 @@ struct prepared {
 struct s2s_feed {
     struct s2s_feed_options options;
     struct train_place at;
-    int cp_size, cp_rank;   /* over whose ranks microbatches are cut */
+    struct train_part part; /* of a microbatch, that is this rank's */
+    char **paths;           /* [n_paths] of the options, as this rank has them */
+    bool cut;               /* the streams hold this rank's part already */
     struct s2s_comm *peers; /* the same packs; NULL outside of the grid */
     struct train_streams streams;
     struct train_pipe *pipe;
@@ -139,7 +141,8 @@ static void join_packs(const struct s2s_feed *f, struct prepared *w)
             step->microbatches[m] = w->packs[first];
             w->packs[first] = NULL;
         }
-        s2s_pack_split(step->microbatches[m], f->cp_size, f->cp_rank);
+        if (!f->cut)
+            s2s_pack_split(step->microbatches[m], f->part.cp_size, f->part.cp_rank);
     }
     for (size_t i = 0; i < w->n_packs; i++)
         s2s_pack_free(w->packs[i]);
@@ -266,7 +269,8 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
         return rc < 0 ? rc
                       : train_streams_tokenizer(train_pipe_streams(f->pipe), o->tokenizer, err);
     }
-    int rc = train_streams_open(&f->streams, o->paths, o->n_paths, err);
+    int rc = train_streams_open(&f->streams, (const char *const *)f->paths, o->n_paths,
+                                f->cut ? &f->part : NULL, err);
     if (rc < 0)
         return rc;
     f->n_packs = train_streams_n_records(&f->streams);
@@ -277,23 +281,58 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
     return train_reader_fits_all(&f->reader, &f->streams, err);
 }
 
-/* Along tp, cp, ep and pp ranks stand on the same data. */
+/* Along tp, ep and pp ranks stand on the same data, along cp unless each reads its own part. */
 static void find_place(struct s2s_feed *f)
 {
-    const unsigned all = S2S_AXIS_BIT(S2S_AXES) - 1, dp = S2S_AXIS_BIT(S2S_AXIS_DP);
+    const unsigned all = S2S_AXIS_BIT(S2S_AXES) - 1, dp = S2S_AXIS_BIT(S2S_AXIS_DP),
+                   cp = S2S_AXIS_BIT(S2S_AXIS_CP);
     struct s2s_grid *grid = f->options.grid;
     struct s2s_comm *others = s2s_grid_comm(grid, dp);
     f->at = (struct train_place){.dp = s2s_grid_coord(grid, S2S_AXIS_DP),
                                  .n_dp = others ? s2s_comm_size(others) : 1,
                                  .n_peers = 1};
-    struct s2s_comm *cp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_CP));
-    f->cp_size = cp ? s2s_comm_size(cp) : 1;
-    f->cp_rank = cp ? s2s_comm_rank(cp) : 0;
-    f->peers = s2s_grid_comm(grid, all & ~dp);
+    f->peers = s2s_grid_comm(grid, f->cut ? all & ~(dp | cp) : all & ~dp);
     if (f->peers) {
         f->at.peer = s2s_comm_rank(f->peers);
         f->at.n_peers = s2s_comm_size(f->peers);
     }
+}
+
+/* The rank's own names of the streams: either all have a %r, which it stands in for, or none. */
+static int name_streams(struct s2s_feed *f, struct s2s_error *err)
+{
+    const struct s2s_feed_options *o = &f->options;
+    struct s2s_comm *cp = s2s_grid_comm(o->grid, S2S_AXIS_BIT(S2S_AXIS_CP));
+    f->part = (struct train_part){cp ? s2s_comm_size(cp) : 1, cp ? s2s_comm_rank(cp) : 0};
+    f->paths = s2s_xcalloc(o->n_paths + 1, sizeof(char *));
+    size_t n_parts = 0;
+    for (size_t i = 0; i < o->n_paths; i++) {
+        f->paths[i] = s2s_feed_path(o->paths[i], f->part.cp_rank);
+        n_parts += strcmp(f->paths[i], o->paths[i]) != 0;
+    }
+    f->cut = n_parts > 0;
+    if (n_parts > 0 && n_parts < o->n_paths)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "data.train has names with %%r, of parts of streams, and names "
+                             "without");
+    if (f->cut && o->token_dropout > 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "train.token_dropout wants whole sequences, and data.train has parts "
+                             "of them (%%r)");
+    return 0;
+}
+
+char *s2s_feed_path(const char *path, int cp_rank)
+{
+    struct s2s_buf name = S2S_BUF_INIT;
+    for (const char *p = path; *p; p++)
+        if (p[0] == '%' && p[1] == 'r') {
+            s2s_buf_printf(&name, "%d", cp_rank);
+            p++;
+        } else {
+            s2s_buf_putc(&name, *p);
+        }
+    return name.data ? name.data : s2s_xstrdup("");
 }
 
 int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
@@ -302,10 +341,12 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
     struct s2s_feed *f = s2s_xcalloc(1, sizeof *f);
     f->options = *options;
     f->next_pack = options->first_pack;
+    int rc = name_streams(f, err);
     find_place(f);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->change, NULL);
-    int rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
+    if (rc == 0)
+        rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
     /* a pipe is opened by all ranks together: none may be missing because of its own files */
     if (strcmp(options->paths[0], "-") == 0)
         rc = s2s_mesh_all_ok(options->mesh, rc, err);
@@ -379,6 +420,9 @@ void s2s_feed_close(struct s2s_feed *f)
     train_pipe_close(f->pipe);
     s2s_schema_release(&f->pipe_schema);
     train_reader_close(&f->reader);
+    for (size_t i = 0; f->paths && i < f->options.n_paths; i++)
+        free(f->paths[i]);
+    free(f->paths);
     free(f->order);
     free(f);
 }

@@ -23,7 +23,9 @@ struct s2s_error;
 struct s2s_feed;
 
 struct s2s_feed_options {
-    const char *const *paths; /* streams of kind pack or embed, as if they were one */
+    /* streams of kind pack or embed, as if they were one; or, by names with %r for the rank, the
+     * parts that s2s-cpshard made for each rank of the grid's cp */
+    const char *const *paths;
     size_t n_paths;
     bool shuffle;
     uint64_t seed;
@@ -64,6 +66,9 @@ int64_t s2s_feed_n_packs(const struct s2s_feed *feed); /* of an epoch; -1: a pip
  * Gives a reference; NULL: a pipe, of which nothing is known. */
 json_t *s2s_feed_describe(const struct s2s_feed *feed);
 void s2s_feed_close(struct s2s_feed *feed); /* NULL is a no-op */
+
+/* The name with the rank in place of %r. Gives: free. */
+char *s2s_feed_path(const char *path, int cp_rank);
 
 /* Index, in the concatenated streams, of pack `position` of all epochs. */
 int64_t s2s_feed_order(uint64_t seed, bool shuffle, int64_t n_packs, int64_t position,

@@ -16,9 +16,14 @@ struct train_streams {
     bool pipe;
 };
 
-/* pipe: reads "-" by order only. */
+/* What of each record a rank reads: all, or (streams of s2s-cpshard) its chunks of the sequences.
+ */
+struct train_part {
+    int cp_size, cp_rank;
+};
+/* part NULL: whole records. pipe: reads "-" by order only. */
 int train_streams_open(struct train_streams *streams, const char *const *paths, size_t n,
-                       struct s2s_error *err);
+                       const struct train_part *part, struct s2s_error *err);
 void train_streams_close(struct train_streams *streams);
 /* Warns of streams whose ids are not those of `tokenizer`, a tokenizer.json (NULL: of the first of
  * them); streams that do not say whose ids they hold are believed. */

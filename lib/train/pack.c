@@ -8,6 +8,8 @@
 
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
+#include "lib/thd/cp.h"
+#include "lib/train/split.h"
 
 void s2s_pack_free(struct s2s_pack *pack)
 {
@@ -77,15 +79,22 @@ static char *copy_meta(const struct s2s_safetensors *st, const char *key)
 }
 
 /* mcore streams store no positions: they restart where bounds are. */
-static const int32_t *make_positions(struct s2s_pack *pack)
+static const int32_t *make_positions(struct s2s_pack *pack, const struct s2s_schema *schema)
 {
     const struct s2s_batch *b = &pack->batch;
-    int32_t *out = s2s_pack_alloc(pack, b->n_tokens, sizeof *out);
-    memset(out, 0, (size_t)b->n_tokens * sizeof *out);
+    const int cp_size = (int)schema->cp_size;
+    const int64_t n = b->n_tokens * cp_size;
+    int32_t *out = s2s_pack_alloc(pack, n, sizeof *out);
+    memset(out, 0, (size_t)n * sizeof *out);
     for (int64_t s = 0; s < b->n_seqs; s++)
         for (int32_t t = b->cu_seqlens[s]; t < b->cu_seqlens[s + 1]; t++)
             out[t] = t - b->cu_seqlens[s];
-    return out;
+    if (cp_size == 1)
+        return out;
+    int32_t *mine = s2s_pack_alloc(pack, b->n_tokens, sizeof *mine);
+    s2s_thd_cp_split(mine, out, sizeof *mine, b->cu_seqlens, (size_t)b->n_seqs, cp_size,
+                     (int)schema->cp_rank);
+    return mine;
 }
 
 /* Layout rl has the id itself as label (packing-cp-encode.md 2.1): the model predicts the next. */
@@ -117,7 +126,7 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
         return s2s_error_set(err, S2S_E_NOTFOUND, "no labels");
     b->position_ids = copy_named(pack, st, "position_ids");
     if (!b->position_ids)
-        b->position_ids = make_positions(pack);
+        b->position_ids = make_positions(pack, schema);
     if (schema->layout == S2S_LAYOUT_RL)
         shift_labels(b);
     const struct s2s_st_tensor *slot = s2s_safetensors_find(st, "audio_slot");
@@ -126,12 +135,16 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     if (clips->n > 0) {
         pack->clip_slot = copy_tensor(pack, slot);
         clips->rows = copy_named(pack, st, "audio_frames");
-        place_clips(pack);
     }
+    pack_count(pack);
+    if (schema->cp_size > 1) {
+        s2s_pack_take_part(pack, (int)schema->cp_size, (int)schema->cp_rank, schema->has_embed);
+        return 0;
+    }
+    place_clips(pack);
     /* the placeholder is never looked up, and its id may lie outside the model's vocabulary */
     for (int64_t k = 0; k < clips->n; k++)
         memset((int32_t *)b->input_ids + pack->clip_slot[k], 0, (size_t)clips->rows[k] * 4);
-    pack_count(pack);
     return 0;
 }
 
@@ -413,6 +426,22 @@ static void join_data(struct s2s_pack *to, struct s2s_pack *const *packs, size_t
     all->data = all->width > 0 ? data : NULL;
 }
 
+/* Rows that have no slot (of a pack that is cut over ranks) still have none. */
+static void join_rows(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_media *all = &to->batch.media[0];
+    int32_t *slots = s2s_pack_alloc(to, s2s_media_n_rows(all), sizeof *slots), *at = slots, t = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_media *clips = &packs[i]->batch.media[0];
+        const int64_t n_rows = s2s_media_n_rows(clips);
+        for (int64_t r = 0; r < n_rows; r++)
+            *at++ = clips->slot_of_row[r] < 0 ? -1 : t + clips->slot_of_row[r];
+        t += (int32_t)packs[i]->batch.n_tokens;
+    }
+    all->slot_of_row = slots;
+    to->batch.n_media = 1;
+}
+
 static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
 {
     struct s2s_media *all = &to->batch.media[0];
@@ -432,7 +461,7 @@ static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_
     cu[all->n] = n_mel;
     to->clip_slot = slot;
     all->rows = rows;
-    place_clips(to);
+    join_rows(to, packs, n);
     join_data(to, packs, n);
 }
 
@@ -452,6 +481,9 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
     if (to->batch.media[0].n > 0)
         join_clips(to, packs, n);
     pack_count(to);
+    to->n_real = 0;
+    for (size_t i = 0; i < n; i++)
+        to->n_real += packs[i]->n_real;
     return to;
 }
 

@@ -135,7 +135,7 @@ int train_pipe_open(struct train_pipe **out, const struct s2s_feed_options *opti
     if (p->given_up)
         return 0;
     if (s2s_comm_rank(world) == 0)
-        rc = train_streams_open(&p->streams, stdin_path, 1, &say);
+        rc = train_streams_open(&p->streams, stdin_path, 1, NULL, &say);
     s2s_comm_broadcast(world, &rc, 1, S2S_I32, 0);
     s2s_comm_broadcast(world, &say, sizeof say, S2S_U8, 0);
     if (rc < 0 && err)

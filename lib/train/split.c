@@ -97,7 +97,8 @@ static void mark_rows(const struct cut *c, const int32_t *slots, const int32_t *
     clips->slot_of_row = slot_of_row;
 }
 
-/* The rows that have a slot here, alone: those of a clip, maybe none, follow each other. */
+/* The rows that have a slot here, alone: those of a clip, maybe none, follow each other. Data that
+ * is not there yet comes so. */
 static void keep_rows(const struct cut *c, const int32_t *slots, const int32_t *mine)
 {
     struct s2s_media *clips = &c->pack->batch.media[0];
@@ -105,11 +106,12 @@ static void keep_rows(const struct cut *c, const int32_t *slots, const int32_t *
                  n_seqs = (size_t)c->pack->batch.n_seqs;
     const struct s2s_thd_clips all = {slots, clips->rows, (size_t)clips->n};
     const int64_t n = s2s_thd_cp_rows(&all, c->padded, n_seqs, c->cp_size, c->cp_rank);
-    float *data = s2s_pack_alloc(c->pack, n * clips->width, sizeof *data);
+    float *data = clips->data ? s2s_pack_alloc(c->pack, n * clips->width, sizeof *data) : NULL;
     int32_t *rows = s2s_pack_alloc(c->pack, clips->n, sizeof *rows);
     int32_t *slot_of_row = s2s_pack_alloc(c->pack, n, sizeof *slot_of_row), *at = slot_of_row;
-    s2s_thd_cp_split_rows(data, clips->data, row_bytes, &all, c->padded, n_seqs, c->cp_size,
-                          c->cp_rank);
+    if (data)
+        s2s_thd_cp_split_rows(data, clips->data, row_bytes, &all, c->padded, n_seqs, c->cp_size,
+                              c->cp_rank);
     for (int64_t k = 0; k < clips->n; k++) {
         rows[k] = 0;
         for (int32_t i = 0; i < clips->rows[k]; i++)
@@ -123,18 +125,23 @@ static void keep_rows(const struct cut *c, const int32_t *slots, const int32_t *
     clips->slot_of_row = slot_of_row;
 }
 
-static void cut_clips(const struct cut *c)
+/* Bounds of the rank's parts are those of the padded sequences divided by the ranks, so that a slot
+ * divided by them is in the part of its sequence. */
+static void cut_clips(const struct cut *c, bool embeds)
 {
-    const struct s2s_media *clips = &c->pack->batch.media[0];
-    if (clips->n == 0)
+    const int64_t n = c->pack->batch.media[0].n;
+    if (n == 0)
         return;
     int32_t *slots = padded_slots(c), *mine = find_own(c);
-    if (clips->data && !clips->cu)
+    if (embeds)
         keep_rows(c, slots, mine);
     else
         mark_rows(c, slots, mine);
     free(mine);
-    c->pack->clip_slot = NULL;
+    for (int64_t k = 0; k < n; k++)
+        slots[k] /= c->cp_size;
+    c->pack->clip_slot = slots;
+    c->pack->batch.n_media = 1;
 }
 
 static void bound_own(const struct cut *c)
@@ -163,7 +170,33 @@ void s2s_pack_split(struct s2s_pack *pack, int cp_size, int cp_rank)
     b->input_ids = cut_array(&c, b->input_ids, -1, false);
     b->labels = cut_array(&c, b->labels, -100, false);
     b->position_ids = cut_array(&c, b->position_ids, 0, true);
-    cut_clips(&c);
+    cut_clips(&c, b->media[0].data && !b->media[0].cu);
     bound_own(&c);
     pack->n_labels = s2s_batch_n_labels(b);
+}
+
+/* Ids of padding, which the stream has, become zero rows. */
+static void hide_padding(const struct cut *c)
+{
+    struct s2s_batch *b = &c->pack->batch;
+    int32_t *index = s2s_xmalloc((size_t)(b->n_tokens + 1) * sizeof *index);
+    s2s_thd_cp_index(index, c->padded, (size_t)b->n_seqs, c->cp_size, c->cp_rank);
+    int64_t s = 0;
+    for (int64_t i = 0; i < b->n_tokens; i++) {
+        while (index[i] >= c->padded[s + 1])
+            s++;
+        if (index[i] - c->padded[s] >= real_len(b, c->padded, s))
+            ((int32_t *)b->input_ids)[i] = -1;
+    }
+    free(index);
+}
+
+void s2s_pack_take_part(struct s2s_pack *pack, int cp_size, int cp_rank, bool embeds)
+{
+    const int32_t *cu = pack->batch.cu_seqlens;
+    const struct cut c = {
+        .pack = pack, .cu = cu, .padded = (int32_t *)cu, .cp_size = cp_size, .cp_rank = cp_rank};
+    hide_padding(&c);
+    cut_clips(&c, embeds);
+    bound_own(&c);
 }

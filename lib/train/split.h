@@ -16,4 +16,12 @@
  * and the sequences still those of all. */
 void s2s_pack_split(struct s2s_pack *pack, int cp_size, int cp_rank);
 
+/*
+ * The same of a pack whose ids, labels and positions are the rank's already, as s2s-cpshard writes
+ * it: n_tokens is the rank's, bounds, seq_lens and clips are those of all, and clips have no data
+ * yet. embeds: they will get embeddings, of which there are the rank's rows. clip_slot then only
+ * says which sequence a clip is in. The stream's schema has checked the bounds.
+ */
+void s2s_pack_take_part(struct s2s_pack *pack, int cp_size, int cp_rank, bool embeds);
+
 #endif

@@ -7,16 +7,24 @@
 #include "lib/io/digest.h"
 #include "lib/train/feed_internal.h"
 
-static int check_kind(const struct s2s_stream *in, const char *path, struct s2s_error *err)
+static int check_kind(const struct s2s_stream *in, const char *path, bool is_part,
+                      struct s2s_error *err)
 {
     enum s2s_kind kind = s2s_stream_kind(in);
-    if (kind == S2S_KIND_PACK || kind == S2S_KIND_EMBED)
+    if (is_part && kind != S2S_KIND_CPSHARD)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: a name with %%r is that of a part of a stream, of kind cpshard; "
+                             "found %s",
+                             path, s2s_kind_name(kind));
+    if (is_part || kind == S2S_KIND_PACK || kind == S2S_KIND_EMBED)
         return 0;
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "%s: training reads streams of kind pack or embed, found %s", path,
                            s2s_kind_name(kind));
     return kind == S2S_KIND_CPSHARD
-               ? s2s_error_hint(err, rc, "join the shards with s2s-cpshard --join")
+               ? s2s_error_hint(err, rc,
+                                "name the files of all ranks by one name with %%r for the rank, as "
+                                "for s2s-cpshard -o, or join them with s2s-cpshard --join")
                : s2s_error_hint(err, rc, "make packs with s2s-pack");
 }
 
@@ -53,15 +61,41 @@ static int check_same_form(const struct train_streams *s, size_t i, struct s2s_e
                           "projection, not both");
 }
 
-static int open_one(struct train_streams *s, size_t i, struct s2s_error *err)
+/* The part must be that of this rank, and have what a rank can do with alone. */
+static int check_part(const struct s2s_schema *schema, const char *path,
+                      const struct train_part *part, struct s2s_error *err)
+{
+    if (schema->cp_size != part->cp_size || schema->cp_rank != part->cp_rank) {
+        int rc = s2s_error_set(err, S2S_E_SHAPE,
+                               "%s: the part of rank %lld of cp %lld; this is rank %d of cp %d",
+                               path, (long long)schema->cp_rank, (long long)schema->cp_size,
+                               part->cp_rank, part->cp_size);
+        return s2s_error_hint(err, rc, "cut the stream with s2s-cpshard --cp %d -o NAME-%%r.s2s",
+                              part->cp_size);
+    }
+    if (schema->layout == S2S_LAYOUT_RL) {
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "%s: labels of layout rl are those of their own slots, and the next "
+                               "one may be in another part",
+                               path);
+        return s2s_error_hint(err, rc,
+                              "read the whole stream: it is cut for mesh.cp as it is read");
+    }
+    return 0;
+}
+
+static int open_one(struct train_streams *s, size_t i, const struct train_part *part,
+                    struct s2s_error *err)
 {
     int rc = s2s_stream_open(&s->in[i], s->paths[i], err);
-    if (rc < 0 || (rc = check_kind(s->in[i], s->paths[i], err)) < 0)
+    if (rc < 0 || (rc = check_kind(s->in[i], s->paths[i], part != NULL, err)) < 0)
         return rc;
     rc = s2s_schema_compile(&s->schema[i], s2s_stream_header(s->in[i]), err);
     if (rc < 0)
         return s2s_error_add(err, rc, "%s", s->paths[i]);
     s->n++;
+    if (part && (rc = check_part(&s->schema[i], s->paths[i], part, err)) < 0)
+        return rc;
     if ((rc = check_same_form(s, i, err)) < 0)
         return rc;
     if (s->pipe)
@@ -74,14 +108,14 @@ static int open_one(struct train_streams *s, size_t i, struct s2s_error *err)
 }
 
 int train_streams_open(struct train_streams *s, const char *const *paths, size_t n,
-                       struct s2s_error *err)
+                       const struct train_part *part, struct s2s_error *err)
 {
     *s = (struct train_streams){.paths = paths, .pipe = n == 1 && strcmp(paths[0], "-") == 0};
     s->in = s2s_xcalloc(n + 1, sizeof *s->in);
     s->schema = s2s_xcalloc(n + 1, sizeof *s->schema);
     s->first = s2s_xcalloc(n + 1, sizeof *s->first);
     for (size_t i = 0; i < n; i++) {
-        int rc = open_one(s, i, err);
+        int rc = open_one(s, i, part, err);
         if (rc < 0) {
             s2s_stream_close(s->in[s->n]);
             train_streams_close(s);

@@ -8,7 +8,7 @@
  * c[m,n] = alpha op(a) op(b) + bias (+ c), op(a) [m,k], op(b) [k,n]; with trans_a, a is stored
  * [k,m], with trans_b, b is stored [n,k]. bias.data [n] or NULL. With n_batch there are so many
  * products, whose matrices stand step_a, step_b, step_c elements apart (0: the same one for all; of
- * c not so); the bias is one.
+ * c not so); the bias is one. The bias is F32; c is of the type of a and b, or F32.
  */
 struct s2s_k_gemm {
     struct s2s_mat a, b, c;
@@ -27,7 +27,7 @@ struct s2s_k_gemm {
  *               trans_b stored [n, k]), c [rows, n]; step is b's
  *   of_weights: c_g (+)= a_g^T b_g, sums over the rows of g, a [rows, k], b [rows, n], c_g [k, n];
  *               step is c's
- * Rows outside of all groups are neither read nor written.
+ * Rows outside of all groups are neither read nor written. c is of the type of a and b, or F32.
  */
 struct s2s_k_gemm_grouped {
     struct s2s_mat a, b, c;

@@ -9,6 +9,9 @@
  *   that a backend has not ends the program, with the names of the entry, the field and the type.
  * - A matrix is [rows, cols] with contiguous columns; `stride` elements lie between rows. Vectors
  *   are plain pointers of the type said in brackets.
+ * - The matrices of a call are F32, or all of them BF16 where the table has_bf16; a field that is
+ *   F32 beside matrices of BF16 says so. Elements of BF16 are widened, computed with in fp32, and
+ *   rounded to nearest even once, where they are stored: sums too, whatever adds to them in a call.
  * - Sums are accumulated in fp32 or better, in an order that depends on shapes alone: on one device
  *   the same bytes every run, and on the CPU on any number of threads.
  * - Outputs do not overlap inputs unless said. `accumulate` adds to what is there; without it the
@@ -41,6 +44,7 @@ struct s2s_kernels {
     /* Logits that a loss should hold at a time: fewer than what a cache holds costs the products,
      * more costs memory. */
     size_t logits_bytes;
+    bool has_bf16; /* a device may work in BF16: entries take matrices of it */
 
     /* Opens a queue of the index-th device, setting all of it but layer and wrapped: 0, or a
      * status for status_text. close waits for what was issued; a queue that is zero is a no-op. */

@@ -7,7 +7,8 @@
 /*
  * Cross entropy, in three steps so that ranks may hold parts of the vocabulary: each takes the
  * statistics of its columns, all put the parts together, each makes the gradient of its columns.
- * Rows whose label is negative count nothing and are not looked at.
+ * Rows whose label is negative count nothing and are not looked at. Logits are F32; gradients of
+ * BF16 stand in a matrix of their own.
  */
 
 /* What a row's columns come to. Four words of 4 bytes: ranks exchange it as it is. */

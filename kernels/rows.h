@@ -15,6 +15,7 @@ struct s2s_k_embedding {
 /*
  * dtable[rows[r]] += scale * dy[order[i]], for i of starts[r] .. starts[r+1] in this order: tokens
  * sorted by their ids, so that each row has one writer. Tokens that are not named give nothing.
+ * dtable is F32.
  */
 struct s2s_k_embedding_backward {
     struct s2s_mat dtable, dy; /* [n_rows, cols], [n, cols] */

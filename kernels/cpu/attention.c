@@ -89,6 +89,27 @@ static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int6
     return cpu_row(mat, row) + head * dim;
 }
 
+/* Products are of fp32. Room for operands of BF16, a thread's: rows of queries, of what belongs to
+ * them, of keys and of values. */
+static int64_t room_floats(const struct s2s_k_attention *args)
+{
+    return cpu_is_bf16(&args->q) ? 2 * (Q_BLOCK + args->max_k) * args->dim : 0;
+}
+
+/* A part of a matrix as an operand. */
+struct operand {
+    const float *data;
+    int64_t ld;
+};
+
+static struct operand operand(const struct s2s_mat *mat, int64_t row, int64_t head, int64_t n,
+                              int64_t dim, float *room)
+{
+    struct operand op;
+    op.data = cpu_widen(mat, row, head * dim, n, dim, room, &op.ld);
+    return op;
+}
+
 /* ---- lists of work ---- */
 
 /* Blocks of queries: idx is the block of the span. Blocks of keys: `of` is a group, idx the first
@@ -187,7 +208,7 @@ static bool worth_threads(const struct s2s_k_attention *args)
 
 size_t cpu_attention_workspace(const struct s2s_queue *queue, const struct s2s_k_attention *args)
 {
-    return (size_t)(queue->lanes * score_floats(args)) * sizeof(float) +
+    return (size_t)(queue->lanes * (score_floats(args) + room_floats(args))) * sizeof(float) +
            tile_bytes(args, max_query_tiles(args));
 }
 
@@ -211,16 +232,33 @@ static float softmax_row(float *z, int64_t lo, int64_t hi, int64_t cols, float *
     return sum;
 }
 
+/* Rows of a product, each by its factor; 0 where there was no product. */
+static void scale_rows(float *o, int64_t ld, const float *factors, int64_t n_q, int64_t dim,
+                       bool any)
+{
+    for (int64_t i = 0; i < n_q; i++) {
+        float *row = o + i * ld;
+#pragma omp simd
+        for (int64_t d = 0; d < dim; d++)
+            row[d] = any ? row[d] * factors[i] : 0;
+    }
+}
+
 static void forward_block(const struct s2s_k_attention *args, const struct block *blk, int64_t head,
                           float *scores)
 {
     const int64_t dim = args->dim, kv = head / (args->n_heads / args->n_kv_heads);
     const int64_t stride = score_stride(args), n_k = blk->n_k > 0 ? blk->n_k : 0;
-    float *o = head_of(&args->o, blk->q0, head, dim), inverse[Q_BLOCK];
-    if (n_k > 0)
-        cpu_sgemm(false, true, blk->n_q, n_k, dim, args->scale,
-                  head_of(&args->q, blk->q0, head, dim), args->q.stride,
-                  head_of(&args->k, blk->k0, kv, dim), args->k.stride, 0, scores, stride);
+    const bool bf16 = cpu_is_bf16(&args->q);
+    float *room = scores + score_floats(args), *keys = room + Q_BLOCK * dim, inverse[Q_BLOCK];
+    float *o = bf16 ? room : head_of(&args->o, blk->q0, head, dim);
+    const int64_t ldo = bf16 ? dim : args->o.stride;
+    if (n_k > 0) {
+        struct operand q = operand(&args->q, blk->q0, head, blk->n_q, dim, room);
+        struct operand k = operand(&args->k, blk->k0, kv, n_k, dim, keys);
+        cpu_sgemm(false, true, blk->n_q, n_k, dim, args->scale, q.data, q.ld, k.data, k.ld, 0,
+                  scores, stride);
+    }
     for (int64_t i = 0; i < blk->n_q; i++) {
         int64_t lo, hi;
         visible(args, blk, i, &lo, &hi);
@@ -229,37 +267,29 @@ static void forward_block(const struct s2s_k_attention *args, const struct block
         if (args->lse)
             args->lse[(blk->q0 + i) * args->n_heads + head] = sum > 0 ? max + logf(sum) : -INFINITY;
     }
-    if (n_k > 0)
-        cpu_sgemm(false, false, blk->n_q, dim, n_k, 1, scores, stride,
-                  head_of(&args->v, blk->k0, kv, dim), args->v.stride, 0, o, args->o.stride);
-    for (int64_t i = 0; i < blk->n_q; i++) {
-        float *row = o + i * args->o.stride;
-#pragma omp simd
-        for (int64_t d = 0; d < dim; d++)
-            row[d] = n_k > 0 ? row[d] * inverse[i] : 0;
+    if (n_k > 0) {
+        struct operand v = operand(&args->v, blk->k0, kv, n_k, dim, keys);
+        cpu_sgemm(false, false, blk->n_q, dim, n_k, 1, scores, stride, v.data, v.ld, 0, o, ldo);
     }
-}
-
-static void zero_rows(const struct s2s_mat *mat, int64_t begin, int64_t end, int64_t col,
-                      int64_t cols)
-{
-    for (int64_t r = begin; mat->data && r < end; r++)
-        memset(cpu_row(mat, r) + col, 0, (size_t)cols * sizeof(float));
+    scale_rows(o, ldo, inverse, blk->n_q, dim, n_k > 0);
+    if (bf16)
+        cpu_narrow(&args->o, blk->q0, head * dim, blk->n_q, dim, o, ldo, false);
 }
 
 void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 {
     float *scores = args->workspace;
-    struct tile *tiles = (struct tile *)(scores + queue->lanes * score_floats(args));
+    const int64_t each = score_floats(args) + room_floats(args);
+    struct tile *tiles = (struct tile *)(scores + queue->lanes * each);
     const int64_t n_tiles = list_queries(args, tiles, (int32_t *)(tiles + max_query_tiles(args)));
     if (!covers_queries(args)) {
-        zero_rows(&args->o, 0, args->n_q, 0, args->n_heads * args->dim);
+        cpu_zero_part(&args->o, 0, 0, args->n_q, args->n_heads * args->dim);
         for (int64_t i = 0; args->lse && i < args->n_q * args->n_heads; i++)
             args->lse[i] = -INFINITY;
     }
 #pragma omp parallel num_threads(queue->lanes) if (worth_threads(args))
     {
-        float *own = scores + omp_get_thread_num() * score_floats(args);
+        float *own = scores + omp_get_thread_num() * each;
         omp_set_num_threads(1); /* see gemm.c */
 #pragma omp for collapse(2) schedule(dynamic, 1)
         for (int64_t t = 0; t < n_tiles; t++)
@@ -273,12 +303,38 @@ void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 
 /* ---- backward ---- */
 
+/* A thread's: scores, their gradients, operands. */
+static int64_t backward_floats(const struct s2s_k_attention *f)
+{
+    return 2 * score_floats(f) + room_floats(f);
+}
+
+/* dk and dv of BF16 are summed here. */
+static int64_t sum_floats(const struct s2s_k_attention *f)
+{
+    return cpu_is_bf16(&f->q) ? f->n_k * f->n_kv_heads * f->dim : 0;
+}
+
 size_t cpu_attention_backward_workspace(const struct s2s_queue *queue,
                                         const struct s2s_k_attention_backward *args)
 {
     const struct s2s_k_attention *f = &args->forward;
-    return 2 * (size_t)(queue->lanes * score_floats(f)) * sizeof(float) +
+    return (size_t)(queue->lanes * backward_floats(f) + 2 * sum_floats(f)) * sizeof(float) +
            tile_bytes(f, max_query_tiles(f) + max_key_tiles(f));
+}
+
+/* rowsum(dO O) of one head */
+CPU_INLINE float product_sum(const struct s2s_k_attention_backward *args, int64_t row, int64_t head,
+                             bool bf16)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const void *o = cpu_from(cpu_any_row(&f->o, row), head * f->dim, bf16);
+    const void *d_o = cpu_from(cpu_any_row(&args->d_o, row), head * f->dim, bf16);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < f->dim; d++)
+        sum += cpu_load(d_o, d, bf16) * cpu_load(o, d, bf16);
+    return sum;
 }
 
 /*
@@ -303,14 +359,9 @@ static void row_sums(const struct s2s_k_attention_backward *args, const struct b
     *delta_out = sum > 0 ? delta / sum : 0;
     if (!blk->is_part && !args->partial)
         return;
-    const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
-    const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);
-    delta = 0;
-#pragma omp simd reduction(+ : delta)
-    for (int64_t d = 0; d < f->dim; d++)
-        delta += d_o[d] * o[d];
     *sum_out = 1;
-    *delta_out = delta;
+    *delta_out = cpu_is_bf16(&f->o) ? product_sum(args, blk->q0 + i, head, true)
+                                    : product_sum(args, blk->q0 + i, head, false);
 }
 
 /* p: scores, then P; dp: its gradient, then that of the scores. Zeros where nothing is visible. */
@@ -338,30 +389,48 @@ static void backward_scores(const struct s2s_k_attention_backward *args, const s
     }
 }
 
+/* dq of one block: a product of dp and k; room of BF16 */
+static void backward_queries(const struct s2s_k_attention_backward *args, const struct block *blk,
+                             int64_t head, const float *dp, struct operand k, float *room)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t dim = f->dim, stride = score_stride(f);
+    if (!cpu_is_bf16(&args->dq)) {
+        cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, f->scale, dp, stride, k.data, k.ld,
+                  args->accumulate_dq ? 1 : 0, head_of(&args->dq, blk->q0, head, dim),
+                  args->dq.stride);
+        return;
+    }
+    cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, f->scale, dp, stride, k.data, k.ld, 0, room,
+              dim);
+    cpu_narrow(&args->dq, blk->q0, head * dim, blk->n_q, dim, room, dim, args->accumulate_dq);
+}
+
 /* One block of queries: writes its dq, adds to dk and dv of the keys that it sees. */
 static void backward_block(const struct s2s_k_attention_backward *args, const struct block *blk,
                            int64_t head, float *p, float *dp)
 {
     const struct s2s_k_attention *f = &args->forward;
     const int64_t dim = f->dim, kv = head / (f->n_heads / f->n_kv_heads), stride = score_stride(f);
-    const float *q = head_of(&f->q, blk->q0, head, dim), *k = head_of(&f->k, blk->k0, kv, dim);
-    const float *v = head_of(&f->v, blk->k0, kv, dim);
-    const float *d_o = head_of(&args->d_o, blk->q0, head, dim);
-    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, f->scale, q, f->q.stride, k, f->k.stride, 0, p,
+    float *room = dp + score_floats(f), *room_o = room + Q_BLOCK * dim;
+    float *room_k = room_o + Q_BLOCK * dim, *room_v = room_k + f->max_k * dim;
+    struct operand q = operand(&f->q, blk->q0, head, blk->n_q, dim, room);
+    struct operand d_o = operand(&args->d_o, blk->q0, head, blk->n_q, dim, room_o);
+    struct operand k = operand(&f->k, blk->k0, kv, blk->n_k, dim, room_k);
+    struct operand v = operand(&f->v, blk->k0, kv, blk->n_k, dim, room_v);
+    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, f->scale, q.data, q.ld, k.data, k.ld, 0, p,
               stride);
-    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, 1, d_o, args->d_o.stride, v, f->v.stride, 0, dp,
+    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, 1, d_o.data, d_o.ld, v.data, v.ld, 0, dp,
               stride);
     backward_scores(args, blk, head, p, dp);
     if (args->dv.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, p, stride, d_o, args->d_o.stride, 1,
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, p, stride, d_o.data, d_o.ld, 1,
                   head_of(&args->dv, blk->k0, kv, dim), args->dv.stride);
     if (args->dk.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, f->scale, dp, stride, q, f->q.stride, 1,
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, f->scale, dp, stride, q.data, q.ld, 1,
                   head_of(&args->dk, blk->k0, kv, dim), args->dk.stride);
     if (args->dq.data)
-        cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, f->scale, dp, stride, k, f->k.stride,
-                  args->accumulate_dq ? 1 : 0, head_of(&args->dq, blk->q0, head, dim),
-                  args->dq.stride);
+        backward_queries(args, blk, head, dp, k, room_o);
 }
 
 /* The dq of one block of queries where it does not touch other gradients: all zero. */
@@ -369,8 +438,7 @@ static void no_keys(const struct s2s_k_attention_backward *args, const struct bl
                     int64_t head)
 {
     if (!args->accumulate_dq)
-        zero_rows(&args->dq, blk->q0, blk->q0 + blk->n_q, head * args->forward.dim,
-                  args->forward.dim);
+        cpu_zero_part(&args->dq, blk->q0, head * args->forward.dim, blk->n_q, args->forward.dim);
 }
 
 /* One kv head of one group with all query heads that use it, in order. */
@@ -438,38 +506,69 @@ static void backward_split(const struct s2s_k_attention_backward *args, const st
             backward_keys(&keys, &tiles[n_q + t], kv, p, dp);
 }
 
-void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
+/* The backward whose dk and dv are F32: scratch is the whole workspace. */
+static void backward_all(struct s2s_queue *queue, const struct s2s_k_attention_backward *args,
+                         float *scratch)
 {
     const struct s2s_k_attention *f = &args->forward;
-    const int64_t each = score_floats(f);
-    float *scores = args->workspace;
-    struct tile *tiles = (struct tile *)(scores + 2 * queue->lanes * each);
+    const int64_t each = backward_floats(f);
+    struct tile *tiles = (struct tile *)(scratch + queue->lanes * each + 2 * sum_floats(f));
     int32_t *counts = (int32_t *)(tiles + max_query_tiles(f) + max_key_tiles(f));
     const bool split = is_split(f), zero_dq = !args->accumulate_dq && !covers_queries(f);
     const int64_t n_q = split ? list_queries(f, tiles, counts) : 0;
     const int64_t n_k = split ? list_keys(f, tiles + n_q) : 0;
 #pragma omp parallel num_threads(queue->lanes) if (worth_threads(f))
     {
-        float *p = scores + 2 * omp_get_thread_num() * each;
+        float *p = scratch + omp_get_thread_num() * each, *dp = p + score_floats(f);
         omp_set_num_threads(1); /* see gemm.c */
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < f->n_k; r++) {
             if (!args->accumulate_dk)
-                zero_rows(&args->dk, r, r + 1, 0, f->n_kv_heads * f->dim);
+                cpu_zero_part(&args->dk, r, 0, 1, f->n_kv_heads * f->dim);
             if (!args->accumulate_dv)
-                zero_rows(&args->dv, r, r + 1, 0, f->n_kv_heads * f->dim);
+                cpu_zero_part(&args->dv, r, 0, 1, f->n_kv_heads * f->dim);
         }
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < f->n_q; r++)
             if (zero_dq)
-                zero_rows(&args->dq, r, r + 1, 0, f->n_heads * f->dim);
+                cpu_zero_part(&args->dq, r, 0, 1, f->n_heads * f->dim);
         if (split) {
-            backward_split(args, tiles, n_q, n_k, p, p + each);
+            backward_split(args, tiles, n_q, n_k, p, dp);
         } else {
 #pragma omp for collapse(2) schedule(dynamic, 1)
             for (int64_t g = 0; g < f->n_groups; g++)
                 for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
-                    backward_head(args, g, kv, p, p + each);
+                    backward_head(args, g, kv, p, dp);
         }
     }
+}
+
+/* Many blocks add to dk and dv: those of BF16 are sums of fp32 until all have. */
+static void backward_bf16(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t width = f->n_kv_heads * f->dim;
+    float *scratch = args->workspace, *dk = scratch + queue->lanes * backward_floats(f);
+    float *dv = dk + sum_floats(f);
+    struct s2s_k_attention_backward sums = *args;
+    sums.dk = (struct s2s_mat){args->dk.data ? dk : NULL, width, S2S_F32};
+    sums.dv = (struct s2s_mat){args->dv.data ? dv : NULL, width, S2S_F32};
+    sums.accumulate_dk = sums.accumulate_dv = false;
+    backward_all(queue, &sums, scratch);
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (f->n_k * width > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < f->n_k; r++) {
+        if (args->dk.data)
+            cpu_narrow(&args->dk, r, 0, 1, width, dk + r * width, width, args->accumulate_dk);
+        if (args->dv.data)
+            cpu_narrow(&args->dv, r, 0, 1, width, dv + r * width, width, args->accumulate_dv);
+    }
+}
+
+void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
+{
+    if (cpu_is_bf16(&args->forward.q))
+        backward_bf16(queue, args);
+    else
+        backward_all(queue, args, args->workspace);
 }

@@ -14,6 +14,20 @@ size_t cpu_column_stats_workspace(const struct s2s_queue *queue,
     return (size_t)((cpu_ceil_div(args->rows, CPU_ROW_BLOCK)) * args->cols) * sizeof(float);
 }
 
+/* sum += x - shift of a row, squared where asked */
+CPU_INLINE void add_row(float *sum, const void *x, const float *shift, bool square, int64_t cols,
+                        bool bf16)
+{
+    if (square)
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++)
+            sum[i] += (cpu_load(x, i, bf16) - shift[i]) * (cpu_load(x, i, bf16) - shift[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++)
+            sum[i] += cpu_load(x, i, bf16);
+}
+
 /* out = sum over rows of x - shift (squared where asked), over the number of rows */
 static void mean_of(struct s2s_queue *queue, const struct s2s_k_column_stats *args,
                     const float *shift, bool square, float *out)
@@ -25,17 +39,11 @@ static void mean_of(struct s2s_queue *queue, const struct s2s_k_column_stats *ar
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * cols;
         memset(sum, 0, (size_t)cols * sizeof *sum);
-        for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < args->rows; r++) {
-            const float *x = cpu_row(&args->x, r);
-            if (square)
-#pragma omp simd
-                for (int64_t i = 0; i < cols; i++)
-                    sum[i] += (x[i] - shift[i]) * (x[i] - shift[i]);
+        for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < args->rows; r++)
+            if (cpu_is_bf16(&args->x))
+                add_row(sum, cpu_any_row(&args->x, r), shift, square, cols, true);
             else
-#pragma omp simd
-                for (int64_t i = 0; i < cols; i++)
-                    sum[i] += x[i];
-        }
+                add_row(sum, cpu_any_row(&args->x, r), shift, square, cols, false);
     }
     cpu_add_partials(out, partial, n_blocks, cols, false);
     for (int64_t i = 0; i < cols; i++)
@@ -59,27 +67,36 @@ static inline float rstd_of(float var, float eps)
     return 1.0f / sqrtf(var + eps);
 }
 
-void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args)
+CPU_INLINE void forward_row(const struct s2s_k_batchnorm *args, int64_t r, bool bf16)
 {
     const int64_t cols = args->cols;
     const float *mean = args->mean, *var = args->var, *gain = args->gain, *bias = args->bias;
     const float eps = args->eps;
+    const void *x = cpu_any_row(&args->x, r);
+    void *y = cpu_any_row(&args->y, r);
+    if (args->silu)
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            float z = normed(cpu_load(x, i, bf16), mean[i], rstd_of(var[i], eps), gain[i], bias[i]);
+            cpu_store(y, i, z * cpu_sigmoid(z), bf16);
+        }
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++)
+            cpu_store(y, i,
+                      normed(cpu_load(x, i, bf16), mean[i], rstd_of(var[i], eps), gain[i], bias[i]),
+                      bf16);
+}
+
+void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args)
+{
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < args->rows; r++) {
-        const float *x = cpu_row(&args->x, r);
-        float *y = cpu_row(&args->y, r);
-        if (args->silu)
-#pragma omp simd
-            for (int64_t i = 0; i < cols; i++) {
-                float z = normed(x[i], mean[i], rstd_of(var[i], eps), gain[i], bias[i]);
-                y[i] = z * cpu_sigmoid(z);
-            }
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
+        if (cpu_is_bf16(&args->x))
+            forward_row(args, r, true);
         else
-#pragma omp simd
-            for (int64_t i = 0; i < cols; i++)
-                y[i] = normed(x[i], mean[i], rstd_of(var[i], eps), gain[i], bias[i]);
-    }
+            forward_row(args, r, false);
 }
 
 size_t cpu_batchnorm_backward_workspace(const struct s2s_queue *queue,
@@ -92,7 +109,7 @@ size_t cpu_batchnorm_backward_workspace(const struct s2s_queue *queue,
 
 /* silu is a constant in each call below, so that each becomes a loop of its own; vectors stand in
  * locals, which no store can change, so that the loops become vector code */
-static inline __attribute__((always_inline)) float slope(bool silu, float z)
+CPU_INLINE float slope(bool silu, float z)
 {
     if (!silu)
         return 1.0f;
@@ -107,16 +124,15 @@ struct columns {
 };
 
 /* plain += dz, scaled += dz xhat */
-static inline __attribute__((always_inline)) void sum_row(bool silu, const struct columns *col,
-                                                          const float *x, const float *dy,
-                                                          float *plain, float *scaled)
+CPU_INLINE void sum_row(bool silu, const struct columns *col, const void *x, const void *dy,
+                        float *plain, float *scaled, bool bf16)
 {
     const float *mean = col->mean, *rstd = col->rstd, *gain = col->gain, *bias = col->bias;
     const int64_t n = col->n;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float xhat = (x[i] - mean[i]) * rstd[i];
-        float dz = dy[i] * slope(silu, gain[i] * xhat + bias[i]);
+        float xhat = (cpu_load(x, i, bf16) - mean[i]) * rstd[i];
+        float dz = cpu_load(dy, i, bf16) * slope(silu, gain[i] * xhat + bias[i]);
         plain[i] += dz;
         scaled[i] += dz * xhat;
     }
@@ -135,11 +151,13 @@ static void sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_
         float *plain = partial + b * 2 * cols, *scaled = plain + cols;
         memset(plain, 0, (size_t)(2 * cols) * sizeof *plain);
         for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < f->rows; r++) {
-            const float *x = cpu_row(&f->x, r), *dy = cpu_row(&args->dy, r);
-            if (f->silu)
-                sum_row(true, col, x, dy, plain, scaled);
+            const void *x = cpu_any_row(&f->x, r), *dy = cpu_any_row(&args->dy, r);
+            if (cpu_is_bf16(&f->x))
+                sum_row(f->silu, col, x, dy, plain, scaled, true);
+            else if (f->silu)
+                sum_row(true, col, x, dy, plain, scaled, false);
             else
-                sum_row(false, col, x, dy, plain, scaled);
+                sum_row(false, col, x, dy, plain, scaled, false);
         }
     }
     cpu_add_partials(total, partial, n_blocks, 2 * cols, false);
@@ -152,36 +170,35 @@ static void sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_
  */
 enum { CHUNK = 256 };
 
-static inline __attribute__((always_inline)) void input_chunk(
-    bool silu, bool accumulate, const struct columns *col, int64_t begin, int64_t n, const float *x,
-    const float *dy, float *dx, const float *total, float share)
+CPU_INLINE void input_chunk(bool silu, bool accumulate, const struct columns *col, int64_t begin,
+                            int64_t n, const void *x, const void *dy, void *dx, const float *total,
+                            float share, bool bf16)
 {
     const float *mean = col->mean + begin, *rstd = col->rstd + begin, *gain = col->gain + begin;
     const float *bias = col->bias + begin, *plain = total + begin, *scaled = plain + col->n;
     float dz[CHUNK], d[CHUNK];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dz[i] = dy[i] * slope(silu, gain[i] * ((x[i] - mean[i]) * rstd[i]) + bias[i]);
+        dz[i] = cpu_load(dy, i, bf16) *
+                slope(silu, gain[i] * ((cpu_load(x, i, bf16) - mean[i]) * rstd[i]) + bias[i]);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float xhat = (x[i] - mean[i]) * rstd[i];
+        float xhat = (cpu_load(x, i, bf16) - mean[i]) * rstd[i];
         d[i] = gain[i] * rstd[i] * (dz[i] - share * (plain[i] + xhat * scaled[i]));
     }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dx[i] = accumulate ? dx[i] + d[i] : d[i];
+        cpu_store(dx, i, accumulate ? cpu_load(dx, i, bf16) + d[i] : d[i], bf16);
 }
 
-static inline __attribute__((always_inline)) void input_row(bool silu, bool accumulate,
-                                                            const struct columns *col,
-                                                            const float *x, const float *dy,
-                                                            float *dx, const float *total,
-                                                            float share)
+CPU_INLINE void input_row(bool silu, bool accumulate, const struct columns *col, const void *x,
+                          const void *dy, void *dx, const float *total, float share, bool bf16)
 {
     for (int64_t begin = 0; begin < col->n; begin += CHUNK) {
         const int64_t left = col->n - begin;
-        input_chunk(silu, accumulate, col, begin, left < CHUNK ? left : CHUNK, x + begin,
-                    dy + begin, dx + begin, total, share);
+        input_chunk(silu, accumulate, col, begin, left < CHUNK ? left : CHUNK,
+                    cpu_from(x, begin, bf16), cpu_from(dy, begin, bf16), cpu_from(dx, begin, bf16),
+                    total, share, bf16);
     }
 }
 
@@ -193,16 +210,21 @@ static void backward_input(struct s2s_queue *queue, const struct s2s_k_batchnorm
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (f->rows * f->cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < f->rows; r++) {
-        const float *x = cpu_row(&f->x, r), *dy = cpu_row(&args->dy, r);
-        float *dx = cpu_row(&args->dx, r);
-        if (f->silu && args->accumulate_dx)
-            input_row(true, true, col, x, dy, dx, total, share);
+        const void *x = cpu_any_row(&f->x, r), *dy = cpu_any_row(&args->dy, r);
+        void *dx = cpu_any_row(&args->dx, r);
+        const bool adds = args->accumulate_dx;
+        if (cpu_is_bf16(&f->x) && f->silu)
+            input_row(true, adds, col, x, dy, dx, total, share, true);
+        else if (cpu_is_bf16(&f->x))
+            input_row(false, adds, col, x, dy, dx, total, share, true);
+        else if (f->silu && adds)
+            input_row(true, true, col, x, dy, dx, total, share, false);
         else if (f->silu)
-            input_row(true, false, col, x, dy, dx, total, share);
-        else if (args->accumulate_dx)
-            input_row(false, true, col, x, dy, dx, total, share);
+            input_row(true, false, col, x, dy, dx, total, share, false);
+        else if (adds)
+            input_row(false, true, col, x, dy, dx, total, share, false);
         else
-            input_row(false, false, col, x, dy, dx, total, share);
+            input_row(false, false, col, x, dy, dx, total, share, false);
     }
 }
 

@@ -9,6 +9,13 @@ size_t cpu_colsum_workspace(const struct s2s_queue *queue, const struct s2s_k_co
     return (size_t)(cpu_ceil_div(args->rows, CPU_ROW_BLOCK) * args->cols) * sizeof(float);
 }
 
+CPU_INLINE void add_row(float *sum, const void *x, int64_t cols, bool bf16)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < cols; i++)
+        sum[i] += cpu_load(x, i, bf16);
+}
+
 void cpu_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args)
 {
     const int64_t cols = args->cols, n_blocks = cpu_ceil_div(args->rows, CPU_ROW_BLOCK);
@@ -19,12 +26,11 @@ void cpu_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args)
         float *sum = partial + b * cols;
         int64_t end = (b + 1) * CPU_ROW_BLOCK < args->rows ? (b + 1) * CPU_ROW_BLOCK : args->rows;
         memset(sum, 0, (size_t)cols * sizeof *sum);
-        for (int64_t r = b * CPU_ROW_BLOCK; r < end; r++) {
-            const float *x = cpu_row(&args->x, r);
-#pragma omp simd
-            for (int64_t i = 0; i < cols; i++)
-                sum[i] += x[i];
-        }
+        for (int64_t r = b * CPU_ROW_BLOCK; r < end; r++)
+            if (cpu_is_bf16(&args->x))
+                add_row(sum, cpu_any_row(&args->x, r), cols, true);
+            else
+                add_row(sum, cpu_any_row(&args->x, r), cols, false);
     }
     cpu_add_partials(args->out, partial, n_blocks, cols, args->accumulate);
 }

@@ -49,54 +49,75 @@ size_t cpu_conv2d_workspace(const struct s2s_queue *queue, const struct s2s_k_co
     return table_floats(args) * sizeof(float);
 }
 
-/* The pixel (row, f) of the input, or zeros beyond the borders of its clip. */
-static const float *pixel(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
-                          int64_t f, const float *zeros)
+/* The pixel (row, f) of the input; NULL beyond the borders of its clip: zeros. */
+CPU_INLINE const void *pixel(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
+                             int64_t f, bool bf16)
 {
     if (row < at->in_begin || row >= at->in_end || f < 0 || f >= c->in_width)
-        return zeros;
-    return cpu_row(&c->x, row) + f * in_channels(c);
+        return NULL;
+    return cpu_from(cpu_any_row(&c->x, row), f * in_channels(c), bf16);
 }
 
-/* y += the three taps of one image row */
-static void add_taps(float *restrict y, const float *restrict w, const float *const x[3],
-                     int64_t channels, bool one_input)
+/* Sums of some channels stand here while the taps come. */
+enum { CHUNK = 256 };
+
+/* y += the three taps of one image row, n channels; w and x are where these begin */
+CPU_INLINE void add_taps(float *restrict y, const float *restrict w, const void *const x[3],
+                         int64_t channels, int64_t n, bool one_input, bool bf16)
 {
     const float *restrict w1 = w + channels, *restrict w2 = w1 + channels;
-    const float *x0 = x[0], *x1 = x[1], *x2 = x[2];
+    const void *x0 = x[0], *x1 = x[1], *x2 = x[2];
     if (one_input) {
-        float a = *x0, b = *x1, c = *x2;
+        float a = cpu_load(x0, 0, bf16), b = cpu_load(x1, 0, bf16), c = cpu_load(x2, 0, bf16);
 #pragma omp simd
-        for (int64_t i = 0; i < channels; i++)
+        for (int64_t i = 0; i < n; i++)
             y[i] += w[i] * a + w1[i] * b + w2[i] * c;
         return;
     }
 #pragma omp simd
-    for (int64_t i = 0; i < channels; i++)
-        y[i] += w[i] * x0[i] + w1[i] * x1[i] + w2[i] * x2[i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] += w[i] * cpu_load(x0, i, bf16) + w1[i] * cpu_load(x1, i, bf16) +
+                w2[i] * cpu_load(x2, i, bf16);
+}
+
+/* Channels [begin, begin + n) of the output pixel (row, f). */
+CPU_INLINE void forward_pixel(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
+                              int64_t f, const float *table, int64_t begin, int64_t n, bool bf16)
+{
+    const int64_t channels = c->channels, in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
+    const float *zeros = table + TAPS * channels;
+    void *y = cpu_from(cpu_any_row(&c->y, row), f * channels + begin, bf16);
+    float sum[CHUNK];
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = c->bias ? c->bias[begin + i] : 0;
+    for (int i = 0; i < 3; i++) {
+        const void *x[3];
+        for (int j = 0; j < 3; j++) {
+            x[j] = pixel(c, at, in_row + i, 2 * f - 1 + j, bf16);
+            x[j] = x[j] ? cpu_from(x[j], c->one_input ? 0 : begin, bf16) : zeros;
+        }
+        add_taps(sum, table + 3 * i * channels + begin, x, channels, n, c->one_input, bf16);
+    }
+    if (c->relu)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = sum[i] > 0 ? sum[i] : 0;
+    for (int64_t i = 0; i < n; i++)
+        cpu_store(y, i, sum[i], bf16);
 }
 
 static void forward_row(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
                         const float *table)
 {
     const int64_t width = out_width(c), channels = c->channels;
-    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
-    const float *zeros = table + TAPS * channels;
-    for (int64_t f = 0; f < width; f++) {
-        float *y = cpu_row(&c->y, row) + f * channels;
-        memcpy(y, c->bias ? c->bias : zeros, (size_t)channels * sizeof *y);
-        for (int i = 0; i < 3; i++) {
-            const float *x[3];
-            for (int j = 0; j < 3; j++)
-                x[j] = pixel(c, at, in_row + i, 2 * f - 1 + j, zeros);
-            add_taps(y, table + 3 * i * channels, x, channels, c->one_input);
+    for (int64_t f = 0; f < width; f++)
+        for (int64_t begin = 0; begin < channels; begin += CHUNK) {
+            const int64_t n = channels - begin < CHUNK ? channels - begin : CHUNK;
+            if (cpu_is_bf16(&c->x))
+                forward_pixel(c, at, row, f, table, begin, n, true);
+            else
+                forward_pixel(c, at, row, f, table, begin, n, false);
         }
-        if (!c->relu)
-            continue;
-#pragma omp simd
-        for (int64_t i = 0; i < channels; i++)
-            y[i] = y[i] > 0 ? y[i] : 0;
-    }
 }
 
 void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args)
@@ -130,44 +151,45 @@ size_t cpu_conv2d_backward_workspace(const struct s2s_queue *queue,
 }
 
 /* The gradient in front of the ReLU. */
-static void mask_gradient(float *restrict dz, const struct s2s_k_conv2d_backward *args, int64_t row,
-                          int64_t col)
+CPU_INLINE void mask_gradient(float *restrict dz, const struct s2s_k_conv2d_backward *args,
+                              int64_t row, int64_t col, bool bf16)
 {
-    const float *dy = cpu_row(&args->dy, row) + col;
+    const void *dy = cpu_from(cpu_any_row(&args->dy, row), col, bf16);
     const int64_t channels = args->forward.channels;
     if (!args->forward.relu) {
-        memcpy(dz, dy, (size_t)channels * sizeof *dz);
+        for (int64_t i = 0; i < channels; i++)
+            dz[i] = cpu_load(dy, i, bf16);
         return;
     }
-    const float *y = cpu_row(&args->forward.y, row) + col;
+    const void *y = cpu_from(cpu_any_row(&args->forward.y, row), col, bf16);
 #pragma omp simd
     for (int64_t i = 0; i < channels; i++)
-        dz[i] = y[i] > 0 ? dy[i] : 0;
+        dz[i] = cpu_load(y, i, bf16) > 0 ? cpu_load(dy, i, bf16) : 0;
 }
 
 /* sum [TAPS + 1][channels] += dz times its taps, and dz itself */
-static void weights_row(const struct s2s_k_conv2d_backward *args, const struct place *at,
-                        int64_t row, float *restrict sum, float *restrict dz, const float *zeros)
+CPU_INLINE void weights_row(const struct s2s_k_conv2d_backward *args, const struct place *at,
+                            int64_t row, float *restrict sum, float *restrict dz, bool bf16)
 {
     const struct s2s_k_conv2d *c = &args->forward;
     const int64_t width = out_width(c), channels = c->channels;
     const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
     for (int64_t f = 0; f < width; f++) {
-        mask_gradient(dz, args, row, f * channels);
+        mask_gradient(dz, args, row, f * channels, bf16);
         for (int k = 0; k < TAPS; k++) {
-            const float *x = pixel(c, at, in_row + k / 3, 2 * f - 1 + k % 3, zeros);
+            const void *x = pixel(c, at, in_row + k / 3, 2 * f - 1 + k % 3, bf16);
             float *restrict out = sum + k * channels;
-            if (x == zeros)
+            if (!x)
                 continue;
             if (c->one_input) {
-                float a = *x;
+                float a = cpu_load(x, 0, bf16);
 #pragma omp simd
                 for (int64_t i = 0; i < channels; i++)
                     out[i] += dz[i] * a;
             } else {
 #pragma omp simd
                 for (int64_t i = 0; i < channels; i++)
-                    out[i] += dz[i] * x[i];
+                    out[i] += dz[i] * cpu_load(x, i, bf16);
             }
         }
         float *restrict bias = sum + TAPS * channels;
@@ -178,7 +200,7 @@ static void weights_row(const struct s2s_k_conv2d_backward *args, const struct p
 }
 
 static void backward_weights(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args,
-                             const float *zeros, float *partial)
+                             float *partial)
 {
     const struct s2s_k_conv2d *c = &args->forward;
     const int64_t channels = c->channels, n_blocks = cpu_ceil_div(c->n_out, BLOCK);
@@ -193,7 +215,10 @@ static void backward_weights(struct s2s_queue *queue, const struct s2s_k_conv2d_
         for (int64_t row = b * BLOCK; row < (b + 1) * BLOCK && row < c->n_out; row++) {
             while (row >= at.out_end)
                 enter_seq(&at, c, at.seq + 1);
-            weights_row(args, &at, row, sum, scratch + b * channels, zeros);
+            if (cpu_is_bf16(&c->x))
+                weights_row(args, &at, row, sum, scratch + b * channels, true);
+            else
+                weights_row(args, &at, row, sum, scratch + b * channels, false);
         }
     }
     float *total = scratch + n_blocks * channels;
@@ -205,40 +230,60 @@ static void backward_weights(struct s2s_queue *queue, const struct s2s_k_conv2d_
         args->dbias[ch] += total[TAPS * channels + ch];
 }
 
-/* dx of one input pixel: the output pixels that saw it */
-static void input_pixel(const struct s2s_k_conv2d_backward *args, const struct place *at,
-                        int64_t row, int64_t f, const float *table)
+/* n of the channels, from `begin` on, of dx of one input pixel: the output pixels that saw it */
+CPU_INLINE void input_pixel(const struct s2s_k_conv2d_backward *args, const struct place *at,
+                            int64_t row, int64_t f, const float *table, int64_t begin, int64_t n,
+                            bool bf16)
 {
     const struct s2s_k_conv2d *c = &args->forward;
-    const int64_t width = out_width(c), channels = c->channels, in = in_channels(c);
-    float *dx = cpu_row(&args->dx, row) + f * in;
-    float one = 0;
-    if (!args->accumulate_dx)
-        memset(dx, 0, (size_t)in * sizeof *dx);
+    const int64_t width = out_width(c), channels = c->channels;
+    const int64_t in = c->one_input ? 1 : n;
+    void *dx = cpu_from(cpu_any_row(&args->dx, row), f * in_channels(c) + begin, bf16);
+    float sum[CHUNK], one = 0;
+    for (int64_t i = 0; i < in; i++)
+        sum[i] = args->accumulate_dx ? cpu_load(dx, i, bf16) : 0;
     for (int k = 0; k < TAPS; k++) {
         int64_t t2 = row - at->in_begin + 1 - k / 3, f2 = f + 1 - k % 3;
         int64_t t = at->out_begin + t2 / 2;
         if (t2 < 0 || t2 % 2 || f2 < 0 || f2 % 2 || t >= at->out_end || f2 / 2 >= width)
             continue;
-        const int64_t col = f2 / 2 * channels;
-        const float *dy = cpu_row(&args->dy, t) + col, *w = table + k * channels;
-        const float *y = c->relu ? cpu_row(&c->y, t) + col : NULL;
+        const int64_t col = f2 / 2 * channels + begin;
+        const void *dy = cpu_from(cpu_any_row(&args->dy, t), col, bf16);
+        const void *y = c->relu ? cpu_from(cpu_any_row(&c->y, t), col, bf16) : NULL;
+        const float *w = table + k * channels + begin;
         if (c->one_input) {
 #pragma omp simd reduction(+ : one)
-            for (int64_t i = 0; i < channels; i++)
-                one += c->relu && !(y[i] > 0) ? 0 : w[i] * dy[i];
+            for (int64_t i = 0; i < n; i++)
+                one += c->relu && !(cpu_load(y, i, bf16) > 0) ? 0 : w[i] * cpu_load(dy, i, bf16);
         } else if (c->relu) {
 #pragma omp simd
-            for (int64_t i = 0; i < channels; i++)
-                dx[i] += y[i] > 0 ? w[i] * dy[i] : 0;
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += cpu_load(y, i, bf16) > 0 ? w[i] * cpu_load(dy, i, bf16) : 0;
         } else {
 #pragma omp simd
-            for (int64_t i = 0; i < channels; i++)
-                dx[i] += w[i] * dy[i];
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += w[i] * cpu_load(dy, i, bf16);
         }
     }
     if (c->one_input)
-        *dx += one;
+        sum[0] += one;
+    for (int64_t i = 0; i < in; i++)
+        cpu_store(dx, i, sum[i], bf16);
+}
+
+static void input_row(const struct s2s_k_conv2d_backward *args, const struct place *at, int64_t row,
+                      const float *table)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    const int64_t piece = c->one_input ? c->channels : CHUNK;
+    for (int64_t f = 0; f < c->in_width; f++)
+        for (int64_t begin = 0; begin < c->channels; begin += piece) {
+            const int64_t left = c->channels - begin, n = left < piece ? left : piece;
+            if (cpu_is_bf16(&c->x))
+                input_pixel(args, at, row, f, table, begin, n, true);
+            else
+                input_pixel(args, at, row, f, table, begin, n, false);
+        }
 }
 
 void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args)
@@ -247,7 +292,7 @@ void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_back
     float *table = args->workspace;
     lay_out_weights(table, c);
     if (args->dw || args->dbias)
-        backward_weights(queue, args, table + TAPS * c->channels, table + table_floats(c));
+        backward_weights(queue, args, table + table_floats(c));
     if (!args->dx.data)
         return;
     const int64_t n_blocks = cpu_ceil_div(c->n_in, BLOCK / 8);
@@ -259,8 +304,7 @@ void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_back
         for (int64_t row = b * (BLOCK / 8); row < (b + 1) * (BLOCK / 8) && row < c->n_in; row++) {
             while (row >= at.in_end)
                 enter_seq(&at, c, at.seq + 1);
-            for (int64_t f = 0; f < c->in_width; f++)
-                input_pixel(args, &at, row, f, table);
+            input_row(args, &at, row, table);
         }
     }
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "lib/base/half.h"
 
 /* After a declaration of what there is once a level: its name for the linker. */
 #ifdef CPU_LEVEL
@@ -29,6 +30,50 @@ enum { CPU_ROW_BLOCK = 64 };
 static inline float *cpu_row(const struct s2s_mat *mat, int64_t row)
 {
     return (float *)mat->data + row * mat->stride;
+}
+
+/*
+ * Matrices of BF16 take the loops of F32: an element becomes fp32 where it is read and is rounded
+ * once where it is written. A loop is a CPU_INLINE function that is told `bf16` as a constant, so
+ * that there are two loops, each without branches; rows are void pointers in it.
+ */
+#define CPU_INLINE static inline __attribute__((always_inline))
+
+CPU_INLINE float cpu_load(const void *row, int64_t i, bool bf16)
+{
+    return bf16 ? s2s_f32_of_bits(s2s_bits_bf16_to_f32(((const uint16_t *)row)[i]))
+                : ((const float *)row)[i];
+}
+
+CPU_INLINE void cpu_store(void *row, int64_t i, float x, bool bf16)
+{
+    if (bf16)
+        ((uint16_t *)row)[i] = s2s_bits_f32_to_bf16(s2s_bits_of_f32(x));
+    else
+        ((float *)row)[i] = x;
+}
+
+/* The part of a row from element i on. */
+CPU_INLINE void *cpu_from(const void *row, int64_t i, bool bf16)
+{
+    return (char *)row + i * (bf16 ? 2 : 4);
+}
+
+static inline bool cpu_is_bf16(const struct s2s_mat *mat)
+{
+    return mat->dtype == S2S_BF16;
+}
+
+static inline void *cpu_any_row(const struct s2s_mat *mat, int64_t row)
+{
+    return cpu_from(mat->data, row * mat->stride, cpu_is_bf16(mat));
+}
+
+/* The matrix `at` elements further on. */
+static inline struct s2s_mat cpu_moved(struct s2s_mat mat, int64_t at)
+{
+    mat.data = cpu_from(mat.data, at, cpu_is_bf16(&mat));
+    return mat;
 }
 
 static inline int64_t cpu_ceil_div(int64_t a, int64_t b)
@@ -85,6 +130,37 @@ static inline float cpu_tanh(float x)
 void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                int64_t ldc);
+
+/* Whether this machine multiplies BF16 itself: else cpu_bgemm must not be called. */
+bool cpu_has_bgemm(void);
+/*
+ * One thread's product of BF16 matrices, accumulated in fp32, rounded once: c[m,n] = op(a) op(b) +
+ * bias (+ c), of c BF16 or F32. Each combination of sizes and strides costs a fraction of a
+ * millisecond the first time that a thread meets it: callers cut into pieces of few sizes.
+ */
+void cpu_bgemm(const struct s2s_k_gemm *args);
+
+/* Parts of a product of BF16 (gemm_bf16.c): how many there are each way, and one of them. */
+void cpu_bf16_blocks(const struct s2s_k_gemm *args, int64_t *n_m, int64_t *n_n)
+    CPU_SYMBOL(bf16_blocks);
+void cpu_bf16_block(const struct s2s_k_gemm *args, int64_t i, int64_t j) CPU_SYMBOL(bf16_block);
+/* c of rows m0 .. m1, columns n0 .. n1 before a product adds to it: bias, or 0, and what is there.
+ */
+void cpu_gemm_start(const struct s2s_k_gemm *args, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+    CPU_SYMBOL(gemm_start);
+
+/*
+ * Rows of a part of a matrix as fp32, for products: row .. row + n, columns col .. col + cols.
+ * Where they stand if they are F32, else a copy in room [n * cols]. *ld: between rows.
+ */
+const float *cpu_widen(const struct s2s_mat *mat, int64_t row, int64_t col, int64_t n, int64_t cols,
+                       float *room, int64_t *ld) CPU_SYMBOL(widen);
+/* The part (+)= rows of fp32, ld apart. */
+void cpu_narrow(const struct s2s_mat *mat, int64_t row, int64_t col, int64_t n, int64_t cols,
+                const float *from, int64_t ld, bool accumulate) CPU_SYMBOL(narrow);
+/* The part = 0. */
+void cpu_zero_part(const struct s2s_mat *mat, int64_t row, int64_t col, int64_t n, int64_t cols)
+    CPU_SYMBOL(zero_part);
 
 /* The sequence that holds packed row `row`, which must be one of them. */
 static inline int64_t cpu_find_seq(const int32_t *cu, int64_t n_seqs, int64_t row)

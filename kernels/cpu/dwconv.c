@@ -21,34 +21,61 @@ static void lay_out_weights(float *table, const struct s2s_k_dwconv *c)
             table[k * c->channels + ch] = c->w[ch * c->width + k];
 }
 
-static void add_product(float *restrict y, const float *restrict a, const float *restrict b,
-                        int64_t n)
+/* y += a b, a of x's or dy's type */
+CPU_INLINE void add_product(float *restrict y, const float *restrict a, const void *b, int64_t n,
+                            bool bf16)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] += a[i] * b[i];
+        y[i] += a[i] * cpu_load(b, i, bf16);
+}
+
+/* Sums stand here while the taps come. */
+enum { CHUNK = 256 };
+
+/* Channels [begin, begin + n) of y[t] (+)= first + the taps of x around t, the last of them first
+ * where reversed */
+CPU_INLINE void taps(const struct s2s_k_dwconv *c, const struct s2s_mat *x, const struct s2s_mat *y,
+                     int64_t t, const float *table, const float *first, bool reversed,
+                     bool accumulate, int64_t begin, int64_t n, bool bf16)
+{
+    const int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t), pad = (c->width - 1) / 2;
+    float sum[CHUNK];
+    void *to = cpu_from(cpu_any_row(y, t), begin, bf16);
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = first ? first[begin + i] : accumulate ? cpu_load(to, i, bf16) : 0;
+    for (int64_t k = 0; k < c->width; k++) {
+        const int64_t from = reversed ? t + pad - k : t - pad + k;
+        if (from >= c->cu[seq] && from < c->cu[seq + 1])
+            add_product(sum, table + k * c->channels + begin,
+                        cpu_from(cpu_any_row(x, from), begin, bf16), n, bf16);
+    }
+    for (int64_t i = 0; i < n; i++)
+        cpu_store(to, i, sum[i], bf16);
+}
+
+/* One row of y. */
+static void taps_row(const struct s2s_k_dwconv *c, const struct s2s_mat *x, const struct s2s_mat *y,
+                     int64_t t, const float *table, const float *first, bool reversed,
+                     bool accumulate)
+{
+    for (int64_t begin = 0; begin < c->channels; begin += CHUNK) {
+        const int64_t left = c->channels - begin, n = left < CHUNK ? left : CHUNK;
+        if (cpu_is_bf16(x))
+            taps(c, x, y, t, table, first, reversed, accumulate, begin, n, true);
+        else
+            taps(c, x, y, t, table, first, reversed, accumulate, begin, n, false);
+    }
 }
 
 void cpu_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args)
 {
-    const int64_t channels = args->channels, pad = (args->width - 1) / 2;
     float *table = args->workspace;
     lay_out_weights(table, args);
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->n * channels > CPU_PARALLEL_MIN)
-    for (int64_t t = 0; t < args->n; t++) {
-        int64_t seq = cpu_find_seq(args->cu, args->n_seqs, t);
-        float *y = cpu_row(&args->y, t);
-        if (args->bias)
-            memcpy(y, args->bias, (size_t)channels * sizeof *y);
-        else
-            memset(y, 0, (size_t)channels * sizeof *y);
-        for (int64_t k = 0; k < args->width; k++) {
-            int64_t from = t - pad + k;
-            if (from >= args->cu[seq] && from < args->cu[seq + 1])
-                add_product(y, table + k * channels, cpu_row(&args->x, from), channels);
-        }
-    }
+    schedule(static) if (args->n * args->channels > CPU_PARALLEL_MIN)
+    for (int64_t t = 0; t < args->n; t++)
+        taps_row(args, &args->x, &args->y, t, table, args->bias, false, false);
 }
 
 size_t cpu_dwconv_backward_workspace(const struct s2s_queue *queue,
@@ -64,46 +91,52 @@ static void backward_input(struct s2s_queue *queue, const struct s2s_k_dwconv_ba
                            const float *table)
 {
     const struct s2s_k_dwconv *c = &args->forward;
-    const int64_t channels = c->channels, pad = (c->width - 1) / 2;
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
-    for (int64_t t = 0; t < c->n; t++) {
-        int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t);
-        float *dx = cpu_row(&args->dx, t);
-        if (!args->accumulate_dx)
-            memset(dx, 0, (size_t)channels * sizeof *dx);
-        for (int64_t k = 0; k < c->width; k++) {
-            int64_t from = t + pad - k;
-            if (from >= c->cu[seq] && from < c->cu[seq + 1])
-                add_product(dx, table + k * channels, cpu_row(&args->dy, from), channels);
-        }
+    schedule(static) if (c->n * c->channels > CPU_PARALLEL_MIN)
+    for (int64_t t = 0; t < c->n; t++)
+        taps_row(c, &args->dy, &args->dx, t, table, NULL, true, args->accumulate_dx);
+}
+
+/* sum [width + 1][channels] += dy[t] times the taps of x, and dy[t] itself */
+CPU_INLINE void weights_row(const struct s2s_k_dwconv_backward *args, int64_t t, float *sum,
+                            bool bf16)
+{
+    const struct s2s_k_dwconv *c = &args->forward;
+    const int64_t channels = c->channels, pad = (c->width - 1) / 2;
+    const int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t);
+    const void *dy = cpu_any_row(&args->dy, t);
+    for (int64_t k = 0; k < c->width; k++) {
+        const int64_t from = t - pad + k;
+        if (from < c->cu[seq] || from >= c->cu[seq + 1])
+            continue;
+        float *restrict out = sum + k * channels;
+        const void *x = cpu_any_row(&c->x, from);
+#pragma omp simd
+        for (int64_t i = 0; i < channels; i++)
+            out[i] += cpu_load(dy, i, bf16) * cpu_load(x, i, bf16);
     }
+    float *restrict bias = sum + c->width * channels;
+#pragma omp simd
+    for (int64_t i = 0; i < channels; i++)
+        bias[i] += cpu_load(dy, i, bf16);
 }
 
 static void backward_weights(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args,
                              float *partial)
 {
     const struct s2s_k_dwconv *c = &args->forward;
-    const int64_t channels = c->channels, pad = (c->width - 1) / 2;
+    const int64_t channels = c->channels;
     const int64_t n_blocks = cpu_ceil_div(c->n, CPU_ROW_BLOCK), each = (c->width + 1) * channels;
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (c->n * channels > CPU_PARALLEL_MIN)
     for (int64_t b = 0; b < n_blocks; b++) {
         float *sum = partial + b * each;
         memset(sum, 0, (size_t)each * sizeof *sum);
-        for (int64_t t = b * CPU_ROW_BLOCK; t < (b + 1) * CPU_ROW_BLOCK && t < c->n; t++) {
-            int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t);
-            const float *dy = cpu_row(&args->dy, t);
-            for (int64_t k = 0; k < c->width; k++) {
-                int64_t from = t - pad + k;
-                if (from >= c->cu[seq] && from < c->cu[seq + 1])
-                    add_product(sum + k * channels, dy, cpu_row(&c->x, from), channels);
-            }
-            float *bias = sum + c->width * channels;
-#pragma omp simd
-            for (int64_t i = 0; i < channels; i++)
-                bias[i] += dy[i];
-        }
+        for (int64_t t = b * CPU_ROW_BLOCK; t < (b + 1) * CPU_ROW_BLOCK && t < c->n; t++)
+            if (cpu_is_bf16(&c->x))
+                weights_row(args, t, sum, true);
+            else
+                weights_row(args, t, sum, false);
     }
     float *total = partial + n_blocks * each;
     cpu_add_partials(total, partial, n_blocks, each, false);

@@ -2,6 +2,8 @@
  * c = alpha op(a) op(b) + bias + c, cut into blocks of c whose size depends on the shape alone,
  * each computed by one thread with the whole of k. So every element is summed in one order whatever
  * the number of threads.
+ *
+ * Products of BF16 are cut into blocks of few sizes instead (gemm_bf16.c).
  */
 #include <omp.h>
 
@@ -27,20 +29,22 @@ static void choose_pieces(const struct s2s_k_gemm *g, int64_t *pieces_m, int64_t
     *pieces_n = pn;
 }
 
-/* Before the product adds to it: bias, or 0, or what is there plus the bias. */
-static void start_rows(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+/* c of rows m0 .. m1, columns n0 .. n1 before the product adds to it. */
+CPU_INLINE void start_row(const struct s2s_k_gemm *g, int64_t i, int64_t n0, int64_t n1, bool bf16)
 {
     const float *bias = g->bias.data;
-    for (int64_t i = m0; i < m1; i++) {
-        float *c = cpu_row(&g->c, i);
-        if (!bias)
-            memset(c + n0, 0, (size_t)(n1 - n0) * sizeof *c);
-        else if (!g->accumulate)
-            memcpy(c + n0, bias + n0, (size_t)(n1 - n0) * sizeof *c);
+    void *c = cpu_any_row(&g->c, i);
+    for (int64_t j = n0; j < n1; j++)
+        cpu_store(c, j, (bias ? bias[j] : 0) + (g->accumulate ? cpu_load(c, j, bf16) : 0), bf16);
+}
+
+void cpu_gemm_start(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+{
+    for (int64_t i = m0; i < m1; i++)
+        if (cpu_is_bf16(&g->c))
+            start_row(g, i, n0, n1, true);
         else
-            for (int64_t j = n0; j < n1; j++)
-                c[j] += bias[j];
-    }
+            start_row(g, i, n0, n1, false);
 }
 
 static void one_block(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
@@ -48,7 +52,7 @@ static void one_block(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_
     const float *a = g->a.data, *b = g->b.data;
     float *c = cpu_row(&g->c, m0) + n0;
     if (g->bias.data || (g->k == 0 && !g->accumulate))
-        start_rows(g, m0, m1, n0, n1);
+        cpu_gemm_start(g, m0, m1, n0, n1);
     if (g->k == 0)
         return;
     a += g->trans_a ? m0 : m0 * g->a.stride;
@@ -68,6 +72,10 @@ static struct blocks find_blocks(const struct s2s_k_gemm *g)
     struct blocks blk = {0};
     if (g->m == 0 || g->n == 0)
         return blk;
+    if (cpu_is_bf16(&g->a)) {
+        cpu_bf16_blocks(g, &blk.n_m, &blk.n_n);
+        return blk;
+    }
     choose_pieces(g, &blk.n_m, &blk.n_n);
     /* whole vectors and register tiles */
     blk.m = cpu_ceil_div(cpu_ceil_div(g->m, blk.n_m), 16) * 16;
@@ -79,16 +87,13 @@ static struct blocks find_blocks(const struct s2s_k_gemm *g)
 
 static void run_block(const struct s2s_k_gemm *g, const struct blocks *blk, int64_t i, int64_t j)
 {
+    if (cpu_is_bf16(&g->a)) {
+        cpu_bf16_block(g, i, j);
+        return;
+    }
     int64_t m1 = (i + 1) * blk->m < g->m ? (i + 1) * blk->m : g->m;
     int64_t n1 = (j + 1) * blk->n < g->n ? (j + 1) * blk->n : g->n;
     one_block(g, i * blk->m, m1, j * blk->n, n1);
-}
-
-/* The matrix `at` elements further on. */
-static struct s2s_mat moved(struct s2s_mat mat, int64_t at)
-{
-    mat.data = (float *)mat.data + at;
-    return mat;
 }
 
 void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
@@ -108,9 +113,9 @@ void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
             for (int64_t i = 0; i < blk.n_m; i++)
                 for (int64_t j = 0; j < blk.n_n; j++) {
                     struct s2s_k_gemm one = *g;
-                    one.a = moved(g->a, q * g->step_a);
-                    one.b = moved(g->b, q * g->step_b);
-                    one.c = moved(g->c, q * g->step_c);
+                    one.a = cpu_moved(g->a, q * g->step_a);
+                    one.b = cpu_moved(g->b, q * g->step_b);
+                    one.c = cpu_moved(g->c, q * g->step_c);
                     run_block(&one, &blk, i, j);
                 }
     }
@@ -121,21 +126,21 @@ void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
 static struct s2s_k_gemm product_of(const struct s2s_k_gemm_grouped *g, int64_t group)
 {
     const int64_t begin = g->offsets[group], rows = g->offsets[group + 1] - begin;
-    struct s2s_k_gemm one = {.a = moved(g->a, begin * g->a.stride),
+    struct s2s_k_gemm one = {.a = cpu_moved(g->a, begin * g->a.stride),
                              .b = g->b,
                              .c = g->c,
                              .n = g->n,
                              .accumulate = g->accumulate,
                              .alpha = 1};
     if (g->of_weights) {
-        one.b = moved(g->b, begin * g->b.stride);
-        one.c = moved(g->c, group * g->step);
+        one.b = cpu_moved(g->b, begin * g->b.stride);
+        one.c = cpu_moved(g->c, group * g->step);
         one.m = g->k;
         one.k = rows;
         one.trans_a = true;
     } else {
-        one.b = moved(g->b, group * g->step);
-        one.c = moved(g->c, begin * g->c.stride);
+        one.b = cpu_moved(g->b, group * g->step);
+        one.c = cpu_moved(g->c, begin * g->c.stride);
         one.m = rows;
         one.k = g->k;
         one.trans_b = g->trans_b;

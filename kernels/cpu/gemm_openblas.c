@@ -2,6 +2,7 @@
 #include <cblas.h>
 
 #include "kernels/cpu/cpu.h"
+#include "lib/base/error.h"
 
 /* OpenBLAS' own switch: our threads divide the work, in blocks that do not depend on their number
  */
@@ -19,4 +20,14 @@ void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
     cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
                 trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
                 (int)ldb, beta, c, (int)ldc);
+}
+
+bool cpu_has_bgemm(void)
+{
+    return false;
+}
+
+void cpu_bgemm(const struct s2s_k_gemm *args)
+{
+    S2S_BUG("a product of BF16, which this build has not");
 }

@@ -47,57 +47,55 @@ static inline float act_slope(enum s2s_act act, float z)
     return 0;
 }
 
-/* act is a constant in each call below, so that each becomes a loop of its own without branches */
-static inline __attribute__((always_inline)) void forward_row(enum s2s_act act, const float *gate,
-                                                              const float *up, float *y,
-                                                              int64_t cols)
+/* act and bf16 are constants in each call below, so that each becomes a loop of its own without
+ * branches */
+CPU_INLINE void forward_row(enum s2s_act act, const struct s2s_k_glu *args, int64_t r, bool bf16)
 {
+    const int64_t cols = args->cols;
+    const void *gate = cpu_any_row(&args->gate, r);
+    const void *up = args->up.data ? cpu_any_row(&args->up, r) : NULL;
+    void *y = cpu_any_row(&args->y, r);
     if (up)
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            y[i] = act_value(act, gate[i]) * up[i];
+            cpu_store(y, i, act_value(act, cpu_load(gate, i, bf16)) * cpu_load(up, i, bf16), bf16);
     else
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            y[i] = act_value(act, gate[i]);
+            cpu_store(y, i, act_value(act, cpu_load(gate, i, bf16)), bf16);
 }
+
+/* CALL(act, bf16) with both as constants */
+#define OF_TYPE(act) \
+    case act: \
+        if (bf16) \
+            CALL(act, true); \
+        else \
+            CALL(act, false); \
+        break;
+#define OF_EACH_ACT \
+    OF_TYPE(S2S_ACT_SILU) \
+    OF_TYPE(S2S_ACT_GELU_TANH) \
+    OF_TYPE(S2S_ACT_GELU) \
+    OF_TYPE(S2S_ACT_RELU) \
+    OF_TYPE(S2S_ACT_RELU2) \
+    OF_TYPE(S2S_ACT_SIGMOID)
 
 void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args)
 {
-    const int64_t cols = args->cols;
+    const bool bf16 = cpu_is_bf16(&args->gate);
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < args->rows; r++) {
-        const float *gate = cpu_row(&args->gate, r);
-        const float *up = args->up.data ? cpu_row(&args->up, r) : NULL;
-        float *y = cpu_row(&args->y, r);
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
         switch (args->act) {
-        case S2S_ACT_SILU:
-            forward_row(S2S_ACT_SILU, gate, up, y, cols);
-            break;
-        case S2S_ACT_GELU_TANH:
-            forward_row(S2S_ACT_GELU_TANH, gate, up, y, cols);
-            break;
-        case S2S_ACT_GELU:
-            forward_row(S2S_ACT_GELU, gate, up, y, cols);
-            break;
-        case S2S_ACT_RELU:
-            forward_row(S2S_ACT_RELU, gate, up, y, cols);
-            break;
-        case S2S_ACT_RELU2:
-            forward_row(S2S_ACT_RELU2, gate, up, y, cols);
-            break;
-        case S2S_ACT_SIGMOID:
-            forward_row(S2S_ACT_SIGMOID, gate, up, y, cols);
-            break;
+#define CALL(act, of_bf16) forward_row(act, args, r, of_bf16)
+            OF_EACH_ACT
+#undef CALL
         }
-    }
 }
 
-static inline __attribute__((always_inline)) void gate_row(enum s2s_act act, const float *gate,
-                                                           const float *up, const float *dy,
-                                                           float *dgate, int64_t cols,
-                                                           bool accumulate)
+CPU_INLINE void gate_row(enum s2s_act act, const void *gate, const void *up, const void *dy,
+                         void *dgate, int64_t cols, bool accumulate, bool bf16)
 {
     if (!dgate)
         return;
@@ -105,64 +103,55 @@ static inline __attribute__((always_inline)) void gate_row(enum s2s_act act, con
     if (up)
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++) {
-            float d = act_slope(act, gate[i]) * dy[i] * up[i];
-            dgate[i] = accumulate ? dgate[i] + d : d;
+            float d = act_slope(act, cpu_load(gate, i, bf16)) * cpu_load(dy, i, bf16) *
+                      cpu_load(up, i, bf16);
+            cpu_store(dgate, i, accumulate ? cpu_load(dgate, i, bf16) + d : d, bf16);
         }
     else
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++) {
-            float d = act_slope(act, gate[i]) * dy[i];
-            dgate[i] = accumulate ? dgate[i] + d : d;
+            float d = act_slope(act, cpu_load(gate, i, bf16)) * cpu_load(dy, i, bf16);
+            cpu_store(dgate, i, accumulate ? cpu_load(dgate, i, bf16) + d : d, bf16);
         }
 }
 
-static inline __attribute__((always_inline)) void backward_row(
-    enum s2s_act act, const struct s2s_k_glu_backward *args, int64_t r)
+CPU_INLINE void backward_row(enum s2s_act act, const struct s2s_k_glu_backward *args, int64_t r,
+                             bool bf16)
 {
     const int64_t cols = args->cols;
-    const float *gate = cpu_row(&args->gate, r), *dy = cpu_row(&args->dy, r);
-    const float *up = args->up.data ? cpu_row(&args->up, r) : NULL;
+    const void *gate = cpu_any_row(&args->gate, r), *dy = cpu_any_row(&args->dy, r);
+    const void *up = args->up.data ? cpu_any_row(&args->up, r) : NULL;
     if (args->dup.data) {
-        float *dup = cpu_row(&args->dup, r);
+        void *dup = cpu_any_row(&args->dup, r);
         if (args->accumulate_dup)
 #pragma omp simd
             for (int64_t i = 0; i < cols; i++)
-                dup[i] += act_value(act, gate[i]) * dy[i];
+                cpu_store(dup, i,
+                          cpu_load(dup, i, bf16) +
+                              act_value(act, cpu_load(gate, i, bf16)) * cpu_load(dy, i, bf16),
+                          bf16);
         else
 #pragma omp simd
             for (int64_t i = 0; i < cols; i++)
-                dup[i] = act_value(act, gate[i]) * dy[i];
+                cpu_store(dup, i, act_value(act, cpu_load(gate, i, bf16)) * cpu_load(dy, i, bf16),
+                          bf16);
     }
-    float *dgate = args->dgate.data ? cpu_row(&args->dgate, r) : NULL;
+    void *dgate = args->dgate.data ? cpu_any_row(&args->dgate, r) : NULL;
     if (args->accumulate_dgate)
-        gate_row(act, gate, up, dy, dgate, cols, true);
+        gate_row(act, gate, up, dy, dgate, cols, true, bf16);
     else
-        gate_row(act, gate, up, dy, dgate, cols, false);
+        gate_row(act, gate, up, dy, dgate, cols, false, bf16);
 }
 
 void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *args)
 {
+    const bool bf16 = cpu_is_bf16(&args->gate);
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++)
         switch (args->act) {
-        case S2S_ACT_SILU:
-            backward_row(S2S_ACT_SILU, args, r);
-            break;
-        case S2S_ACT_GELU_TANH:
-            backward_row(S2S_ACT_GELU_TANH, args, r);
-            break;
-        case S2S_ACT_GELU:
-            backward_row(S2S_ACT_GELU, args, r);
-            break;
-        case S2S_ACT_RELU:
-            backward_row(S2S_ACT_RELU, args, r);
-            break;
-        case S2S_ACT_RELU2:
-            backward_row(S2S_ACT_RELU2, args, r);
-            break;
-        case S2S_ACT_SIGMOID:
-            backward_row(S2S_ACT_SIGMOID, args, r);
-            break;
+#define CALL(act, of_bf16) backward_row(act, args, r, of_bf16)
+            OF_EACH_ACT
+#undef CALL
         }
 }

@@ -7,46 +7,56 @@
  */
 #include "kernels/cpu/cpu.h"
 
-static void row_moments(const float *h, int64_t cols, float eps, float *mean_out, float *rstd_out)
+CPU_INLINE void row_moments(const void *h, int64_t cols, float eps, float *mean_out,
+                            float *rstd_out, bool bf16)
 {
     float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < cols; i++)
-        sum += h[i];
+        sum += cpu_load(h, i, bf16);
     float mean = sum / (float)cols;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < cols; i++)
-        squares += (h[i] - mean) * (h[i] - mean);
+        squares += (cpu_load(h, i, bf16) - mean) * (cpu_load(h, i, bf16) - mean);
     *mean_out = mean;
     *rstd_out = 1.0f / sqrtf(squares / (float)cols + eps);
 }
 
-void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args)
+CPU_INLINE void forward_row(const struct s2s_k_layernorm *args, int64_t r, bool bf16)
 {
     const int64_t cols = args->cols;
     const float *gain = args->gain, *bias = args->bias;
-#pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < args->rows; r++) {
-        const float *h = cpu_row(&args->x, r);
-        if (args->residual.data) {
-            const float *x = h, *residual = cpu_row(&args->residual, r);
-            float *sum = cpu_row(&args->sum, r);
-#pragma omp simd
-            for (int64_t i = 0; i < cols; i++)
-                sum[i] = residual[i] + args->alpha * x[i];
-            h = sum;
-        }
-        float mean, rstd, *y = cpu_row(&args->y, r);
-        row_moments(h, cols, args->eps, &mean, &rstd);
+    const void *h = cpu_any_row(&args->x, r);
+    if (args->residual.data) {
+        const void *x = h, *residual = cpu_any_row(&args->residual, r);
+        void *sum = cpu_any_row(&args->sum, r);
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            y[i] = gain[i] * ((h[i] - mean) * rstd) + bias[i];
-        if (args->stats) {
-            args->stats[2 * r] = mean;
-            args->stats[2 * r + 1] = rstd;
-        }
+            cpu_store(sum, i, cpu_load(residual, i, bf16) + args->alpha * cpu_load(x, i, bf16),
+                      bf16);
+        h = sum;
     }
+    float mean, rstd;
+    void *y = cpu_any_row(&args->y, r);
+    row_moments(h, cols, args->eps, &mean, &rstd, bf16);
+#pragma omp simd
+    for (int64_t i = 0; i < cols; i++)
+        cpu_store(y, i, gain[i] * ((cpu_load(h, i, bf16) - mean) * rstd) + bias[i], bf16);
+    if (args->stats) {
+        args->stats[2 * r] = mean;
+        args->stats[2 * r + 1] = rstd;
+    }
+}
+
+void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args)
+{
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
+        if (cpu_is_bf16(&args->x))
+            forward_row(args, r, true);
+        else
+            forward_row(args, r, false);
 }
 
 size_t cpu_layernorm_backward_workspace(const struct s2s_queue *queue,
@@ -58,60 +68,74 @@ size_t cpu_layernorm_backward_workspace(const struct s2s_queue *queue,
 }
 
 /* dh of one row, in place of nothing: into dh */
-static void backward_row(const struct s2s_k_layernorm_backward *args, int64_t r, float *restrict dh)
+CPU_INLINE void backward_row(const struct s2s_k_layernorm_backward *args, int64_t r,
+                             float *restrict dh, bool bf16)
 {
     const int64_t cols = args->cols;
-    const float *h = cpu_row(&args->h, r), *dsum = args->dsum.data ? cpu_row(&args->dsum, r) : NULL;
+    const void *h = cpu_any_row(&args->h, r);
+    const void *dsum = args->dsum.data ? cpu_any_row(&args->dsum, r) : NULL;
     const float *gain = args->gain;
     if (args->dy.data) {
-        const float *dy = cpu_row(&args->dy, r);
+        const void *dy = cpu_any_row(&args->dy, r);
         float mean = args->stats[2 * r], rstd = args->stats[2 * r + 1], a = 0, b = 0;
 #pragma omp simd reduction(+ : a, b)
         for (int64_t i = 0; i < cols; i++) {
-            float u = gain[i] * dy[i];
+            float u = gain[i] * cpu_load(dy, i, bf16);
             a += u;
-            b += u * ((h[i] - mean) * rstd);
+            b += u * ((cpu_load(h, i, bf16) - mean) * rstd);
         }
         a /= (float)cols;
         b /= (float)cols;
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            dh[i] = rstd * (gain[i] * dy[i] - a - (h[i] - mean) * rstd * b);
+            dh[i] = rstd * (gain[i] * cpu_load(dy, i, bf16) - a -
+                            (cpu_load(h, i, bf16) - mean) * rstd * b);
     } else {
         memset(dh, 0, (size_t)cols * sizeof *dh);
     }
     if (dsum)
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            dh[i] += dsum[i];
+            dh[i] += cpu_load(dsum, i, bf16);
 }
 
-static void store(const struct s2s_mat *out, int64_t r, const float *dh, float alpha, int64_t cols,
-                  bool accumulate)
+CPU_INLINE void store(const struct s2s_mat *out, int64_t r, const float *dh, float alpha,
+                      int64_t cols, bool accumulate, bool bf16)
 {
     if (!out->data)
         return;
-    float *to = cpu_row(out, r);
+    void *to = cpu_any_row(out, r);
     if (accumulate)
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            to[i] += alpha * dh[i];
+            cpu_store(to, i, cpu_load(to, i, bf16) + alpha * dh[i], bf16);
     else
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            to[i] = alpha * dh[i];
+            cpu_store(to, i, alpha * dh[i], bf16);
 }
 
-static void add_gains(const struct s2s_k_layernorm_backward *args, int64_t r, float *dgain,
-                      float *dbias)
+CPU_INLINE void add_gains(const struct s2s_k_layernorm_backward *args, int64_t r, float *dgain,
+                          float *dbias, bool bf16)
 {
-    const float *h = cpu_row(&args->h, r), *dy = cpu_row(&args->dy, r);
+    const void *h = cpu_any_row(&args->h, r), *dy = cpu_any_row(&args->dy, r);
     const float mean = args->stats[2 * r], rstd = args->stats[2 * r + 1];
 #pragma omp simd
     for (int64_t i = 0; i < args->cols; i++) {
-        dgain[i] += dy[i] * ((h[i] - mean) * rstd);
-        dbias[i] += dy[i];
+        dgain[i] += cpu_load(dy, i, bf16) * ((cpu_load(h, i, bf16) - mean) * rstd);
+        dbias[i] += cpu_load(dy, i, bf16);
     }
+}
+
+/* One row; sum [dgain, dbias] (NULL: not wanted), dh: room for a row */
+CPU_INLINE void one_row(const struct s2s_k_layernorm_backward *args, int64_t r, float *sum,
+                        float *dh, bool bf16)
+{
+    if (sum)
+        add_gains(args, r, sum, sum + args->cols, bf16);
+    backward_row(args, r, dh, bf16);
+    store(&args->dx, r, dh, args->alpha, args->cols, args->accumulate_dx, bf16);
+    store(&args->dresidual, r, dh, 1, args->cols, args->accumulate_dresidual, bf16);
 }
 
 void cpu_layernorm_backward(struct s2s_queue *queue, const struct s2s_k_layernorm_backward *args)
@@ -125,13 +149,11 @@ void cpu_layernorm_backward(struct s2s_queue *queue, const struct s2s_k_layernor
     for (int64_t b = 0; b < n_blocks; b++) {
         float *dh = rows + b * cols, *sum = partial + b * 2 * cols;
         memset(sum, 0, (size_t)(2 * cols) * sizeof *sum);
-        for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < args->rows; r++) {
-            if (gains)
-                add_gains(args, r, sum, sum + cols);
-            backward_row(args, r, dh);
-            store(&args->dx, r, dh, args->alpha, cols, args->accumulate_dx);
-            store(&args->dresidual, r, dh, 1, cols, args->accumulate_dresidual);
-        }
+        for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < args->rows; r++)
+            if (cpu_is_bf16(&args->h))
+                one_row(args, r, gains ? sum : NULL, dh, true);
+            else
+                one_row(args, r, gains ? sum : NULL, dh, false);
     }
     if (!gains)
         return;

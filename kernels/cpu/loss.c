@@ -87,46 +87,66 @@ void cpu_xent_finish(struct s2s_queue *queue, const struct s2s_k_xent_finish *ar
     }
 }
 
+CPU_INLINE void gradient_row(const struct s2s_k_xent_gradient *args, int64_t r, bool bf16)
+{
+    const int64_t cols = args->cols, first = args->first_col, label = args->labels[r];
+    const float *z = cpu_row(&args->logits, r);
+    void *dz = cpu_any_row(&args->dlogits, r);
+    if (label < 0) {
+        cpu_zero_part(&args->dlogits, r, 0, 1, args->width);
+        return;
+    }
+    const float weight = args->grad_scale * (args->weights ? args->weights[r] : 1.0f);
+    const float scale =
+        weight / args->total[r].sum * cpu_exp(args->part[r].max - args->total[r].max);
+    const int64_t at = label - first;
+#pragma omp simd
+    for (int64_t i = 0; i < cols; i++)
+        cpu_store(dz, i, z[i] * scale, bf16);
+    /* what is nearly weight - weight is rounded after the difference; BF16 does not stand in z */
+    if (at >= 0 && at < cols)
+        cpu_store(dz, at, (bf16 ? z[at] * scale : cpu_load(dz, at, false)) - weight, bf16);
+    cpu_zero_part(&args->dlogits, r, cols, 1, args->width - cols);
+}
+
 void cpu_xent_gradient(struct s2s_queue *queue, const struct s2s_k_xent_gradient *args)
 {
-    const int64_t cols = args->cols, first = args->first_col;
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < args->rows; r++) {
-        const float *z = cpu_row(&args->logits, r);
-        float *dz = cpu_row(&args->dlogits, r);
-        const int64_t label = args->labels[r];
-        if (label < 0) {
-            memset(dz, 0, (size_t)args->width * sizeof *dz);
-            continue;
-        }
-        const float weight = args->grad_scale * (args->weights ? args->weights[r] : 1.0f);
-        const float scale =
-            weight / args->total[r].sum * cpu_exp(args->part[r].max - args->total[r].max);
-#pragma omp simd
-        for (int64_t i = 0; i < cols; i++)
-            dz[i] = z[i] * scale;
-        if (label >= first && label < first + cols)
-            dz[label - first] -= weight;
-        memset(dz + cols, 0, (size_t)(args->width - cols) * sizeof *dz);
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
+        if (cpu_is_bf16(&args->dlogits))
+            gradient_row(args, r, true);
+        else
+            gradient_row(args, r, false);
+}
+
+CPU_INLINE void sqdist_row(const struct s2s_k_sqdist *args, int64_t r, bool bf16)
+{
+    const int64_t cols = args->cols;
+    const void *x = cpu_any_row(&args->x, r), *target = cpu_any_row(&args->target, r);
+    double sum = 0;
+    for (int64_t i = 0; i < cols; i++) {
+        const float d = cpu_load(x, i, bf16) - cpu_load(target, i, bf16);
+        sum += (double)d * d;
     }
+    args->loss[r] = (float)(0.5 * sum);
+    if (!args->dx.data)
+        return;
+    void *dx = cpu_any_row(&args->dx, r);
+    for (int64_t i = 0; i < cols; i++)
+        cpu_store(dx, i,
+                  (args->accumulate ? cpu_load(dx, i, bf16) : 0) +
+                      args->grad_scale * (cpu_load(x, i, bf16) - cpu_load(target, i, bf16)),
+                  bf16);
 }
 
 void cpu_sqdist(struct s2s_queue *queue, const struct s2s_k_sqdist *args)
 {
-    const int64_t cols = args->cols;
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->rows * cols > CPU_PARALLEL_MIN)
-    for (int64_t r = 0; r < args->rows; r++) {
-        const float *x = cpu_row(&args->x, r), *target = cpu_row(&args->target, r);
-        double sum = 0;
-        for (int64_t i = 0; i < cols; i++)
-            sum += (double)(x[i] - target[i]) * (x[i] - target[i]);
-        args->loss[r] = (float)(0.5 * sum);
-        if (!args->dx.data)
-            continue;
-        float *dx = cpu_row(&args->dx, r);
-        for (int64_t i = 0; i < cols; i++)
-            dx[i] = (args->accumulate ? dx[i] : 0) + args->grad_scale * (x[i] - target[i]);
-    }
+    schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
+        if (cpu_is_bf16(&args->x))
+            sqdist_row(args, r, true);
+        else
+            sqdist_row(args, r, false);
 }

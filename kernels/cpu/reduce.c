@@ -8,24 +8,23 @@ size_t cpu_reduce_workspace(const struct s2s_queue *queue, const struct s2s_k_re
     return (size_t)(args->rows * cpu_ceil_div(args->cols, BLOCK)) * sizeof(double);
 }
 
-static double reduce_block(const float *x, int64_t n, enum s2s_reduce what)
+CPU_INLINE double reduce_block(const void *x, int64_t n, enum s2s_reduce what, bool bf16)
 {
     double sum = 0;
     switch (what) {
     case S2S_REDUCE_SUM:
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++)
-            sum += (double)x[i];
+            sum += (double)cpu_load(x, i, bf16);
         break;
     case S2S_REDUCE_SUMSQ:
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++)
-            sum += (double)x[i] * (double)x[i];
+            sum += (double)cpu_load(x, i, bf16) * (double)cpu_load(x, i, bf16);
         break;
     case S2S_REDUCE_NONFINITE:
         for (int64_t i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, x + i, sizeof bits);
+            uint32_t bits = s2s_bits_of_f32(cpu_load(x, i, bf16));
             sum += (bits & 0x7f800000u) == 0x7f800000u;
         }
         break;
@@ -40,9 +39,12 @@ void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args)
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (args->rows * args->cols > BLOCK)
     for (int64_t b = 0; b < n_blocks; b++) {
-        int64_t begin = b % a_row * BLOCK, left = args->cols - begin;
-        partial[b] = reduce_block(cpu_row(&args->x, b / a_row) + begin, left < BLOCK ? left : BLOCK,
-                                  args->what);
+        const int64_t begin = b % a_row * BLOCK, left = args->cols - begin;
+        const int64_t n = left < BLOCK ? left : BLOCK;
+        const void *x = cpu_any_row(&args->x, b / a_row);
+        partial[b] = cpu_is_bf16(&args->x)
+                         ? reduce_block(cpu_from(x, begin, true), n, args->what, true)
+                         : reduce_block(cpu_from(x, begin, false), n, args->what, false);
     }
     for (int64_t b = 0; b < n_blocks; b++)
         sum += partial[b];

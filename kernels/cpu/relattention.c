@@ -49,21 +49,30 @@ static int64_t shift_stride(const fwd_args *args)
     return cpu_ceil_div(args->max_seqlen + Q_BLOCK, 16) * 16;
 }
 
-/* One thread's: scores, scores before the shift, queries with u, with v. */
+/* Products are of fp32. Room for operands of BF16, a thread's: rows of queries, and as many of k,
+ * value or p as a block meets. */
+static int64_t room_floats(const fwd_args *args)
+{
+    return cpu_is_bf16(&args->q) ? (2 * Q_BLOCK + args->max_seqlen) * args->dim : 0;
+}
+
+/* One thread's: scores, scores before the shift, queries with u, with v, operands. */
 static int64_t forward_floats(const fwd_args *args)
 {
-    return Q_BLOCK * (score_stride(args) + shift_stride(args) + 2 * args->dim);
+    return Q_BLOCK * (score_stride(args) + shift_stride(args) + 2 * args->dim) + room_floats(args);
 }
 
 struct work {
     float *s, *shifted, *qu, *qv;
+    float *queries, *keys; /* operands of BF16: Q_BLOCK rows, Q_BLOCK + max_seqlen */
 };
 
 static struct work forward_work(const fwd_args *args, float *at)
 {
     float *shifted = at + Q_BLOCK * score_stride(args);
-    float *qu = shifted + Q_BLOCK * shift_stride(args);
-    return (struct work){at, shifted, qu, qu + Q_BLOCK * args->dim};
+    float *qu = shifted + Q_BLOCK * shift_stride(args), *qv = qu + Q_BLOCK * args->dim;
+    float *queries = qv + Q_BLOCK * args->dim;
+    return (struct work){at, shifted, qu, qv, queries, queries + Q_BLOCK * args->dim};
 }
 
 static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int64_t dim)
@@ -71,25 +80,46 @@ static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int6
     return cpu_row(mat, row) + head * dim;
 }
 
+/* c = a op(b) of n_q rows, b the rows row .. row + n of one head; trans: a is [n_q, dim], b
+ * transposed, else a is [n_q, n]. */
+static void by_head(const fwd_args *args, bool trans, int64_t n_q, const float *a, int64_t lda,
+                    const struct s2s_mat *b, int64_t row, int64_t n, int64_t head,
+                    const struct work *w, float *c, int64_t ldc)
+{
+    int64_t ld;
+    const float *data = cpu_widen(b, row, head * args->dim, n, args->dim, w->keys, &ld);
+    cpu_sgemm(false, trans, n_q, trans ? n : args->dim, trans ? args->dim : n, 1, a, lda, data, ld,
+              0, c, ldc);
+}
+
 size_t cpu_relattention_workspace(const struct s2s_queue *queue, const fwd_args *args)
 {
     return (size_t)queue->lanes * (size_t)forward_floats(args) * sizeof(float);
+}
+
+CPU_INLINE void add_biases_row(const fwd_args *args, int64_t row, int64_t head, float *qu,
+                               float *qv, bool bf16)
+{
+    const int64_t dim = args->dim;
+    const float *u = args->u + head * dim, *v = args->v + head * dim;
+    const void *q = cpu_from(cpu_any_row(&args->q, row), head * dim, bf16);
+#pragma omp simd
+    for (int64_t d = 0; d < dim; d++) {
+        qu[d] = args->scale * (cpu_load(q, d, bf16) + u[d]);
+        qv[d] = args->scale * (cpu_load(q, d, bf16) + v[d]);
+    }
 }
 
 /* qu = scale (q + u), qv = scale (q + v) */
 static void add_biases(const fwd_args *args, const struct block *blk, int64_t head,
                        const struct work *w)
 {
-    const int64_t dim = args->dim;
-    const float *u = args->u + head * dim, *v = args->v + head * dim;
     for (int64_t i = 0; i < blk->n_q; i++) {
-        const float *q = head_of(&args->q, blk->q0 + i, head, dim);
-        float *qu = w->qu + i * dim, *qv = w->qv + i * dim;
-#pragma omp simd
-        for (int64_t d = 0; d < dim; d++) {
-            qu[d] = args->scale * (q[d] + u[d]);
-            qv[d] = args->scale * (q[d] + v[d]);
-        }
+        float *qu = w->qu + i * args->dim, *qv = w->qv + i * args->dim;
+        if (cpu_is_bf16(&args->q))
+            add_biases_row(args, blk->q0 + i, head, qu, qv, true);
+        else
+            add_biases_row(args, blk->q0 + i, head, qu, qv, false);
     }
 }
 
@@ -97,13 +127,11 @@ static void add_biases(const fwd_args *args, const struct block *blk, int64_t he
 static void products(const fwd_args *args, const struct block *blk, int64_t head,
                      const struct work *w)
 {
-    const int64_t dim = args->dim;
     add_biases(args, blk, head, w);
-    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, 1, w->qu, dim,
-              head_of(&args->k, blk->k0, head, dim), args->k.stride, 0, w->s, score_stride(args));
-    cpu_sgemm(false, true, blk->n_q, blk->n_p, dim, 1, w->qv, dim,
-              head_of(&args->p, blk->p0, head, dim), args->p.stride, 0, w->shifted,
-              shift_stride(args));
+    by_head(args, true, blk->n_q, w->qu, args->dim, &args->k, blk->k0, blk->n_k, head, w, w->s,
+            score_stride(args));
+    by_head(args, true, blk->n_q, w->qv, args->dim, &args->p, blk->p0, blk->n_p, head, w,
+            w->shifted, shift_stride(args));
 }
 
 /* The n_k values of query row i among those before the shift. */
@@ -137,7 +165,9 @@ static void forward_block(const fwd_args *args, const struct block *blk, int64_t
                           const struct work *w)
 {
     const int64_t dim = args->dim, stride = score_stride(args);
-    float *o = head_of(&args->o, blk->q0, head, dim), inverse[Q_BLOCK];
+    const bool bf16 = cpu_is_bf16(&args->o);
+    float *o = bf16 ? w->queries : head_of(&args->o, blk->q0, head, dim), inverse[Q_BLOCK];
+    const int64_t ldo = bf16 ? dim : args->o.stride;
     products(args, blk, head, w);
     for (int64_t i = 0; i < blk->n_q; i++) {
         float max, sum = softmax_row(w->s + i * stride, shifted_row(args, blk, w->shifted, i),
@@ -146,14 +176,15 @@ static void forward_block(const fwd_args *args, const struct block *blk, int64_t
         if (args->lse)
             args->lse[(blk->q0 + i) * args->n_heads + head] = max + logf(sum);
     }
-    cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, 1, w->s, stride,
-              head_of(&args->value, blk->k0, head, dim), args->value.stride, 0, o, args->o.stride);
+    by_head(args, false, blk->n_q, w->s, stride, &args->value, blk->k0, blk->n_k, head, w, o, ldo);
     for (int64_t i = 0; i < blk->n_q; i++) {
-        float *row = o + i * args->o.stride;
+        float *row = o + i * ldo;
 #pragma omp simd
         for (int64_t d = 0; d < dim; d++)
             row[d] *= inverse[i];
     }
+    if (bf16)
+        cpu_narrow(&args->o, blk->q0, head * dim, blk->n_q, dim, o, ldo, false);
 }
 
 void cpu_relattention(struct s2s_queue *queue, const fwd_args *args)
@@ -180,10 +211,17 @@ void cpu_relattention(struct s2s_queue *queue, const fwd_args *args)
 
 typedef struct s2s_k_relattention_backward bwd_args;
 
-/* One thread's: the forward's, then dP, dS before the shift, and the gradient of the queries. */
+/* Of BF16, a thread's: dq of a block, dk and dvalue of a clip's head. */
+static int64_t sum_floats(const fwd_args *f)
+{
+    return cpu_is_bf16(&f->q) ? (Q_BLOCK + 2 * f->max_seqlen) * f->dim : 0;
+}
+
+/* One thread's: the forward's, then dP, dS before the shift, the gradient of the queries, sums. */
 static int64_t backward_floats(const fwd_args *f)
 {
-    return forward_floats(f) + Q_BLOCK * (score_stride(f) + shift_stride(f) + f->dim);
+    return forward_floats(f) + Q_BLOCK * (score_stride(f) + shift_stride(f) + f->dim) +
+           sum_floats(f);
 }
 
 static int64_t n_groups(const fwd_args *f)
@@ -207,13 +245,20 @@ size_t cpu_relattention_backward_workspace(const struct s2s_queue *queue, const 
 struct backward_work {
     struct work f;
     float *dp, *dshifted, *dq; /* dp: gradient of the probabilities, then of the scores */
+    float *sum_q;              /* of BF16: dq of both products */
+    struct s2s_mat dk, dvalue; /* where one clip's head adds up: the outputs, or fp32 for those of
+                                  BF16 */
 };
 
 static struct backward_work make_backward_work(const fwd_args *f, float *at)
 {
     float *dp = at + forward_floats(f), *dshifted = dp + Q_BLOCK * score_stride(f);
-    return (struct backward_work){forward_work(f, at), dp, dshifted,
-                                  dshifted + Q_BLOCK * shift_stride(f)};
+    float *dq = dshifted + Q_BLOCK * shift_stride(f);
+    return (struct backward_work){.f = forward_work(f, at),
+                                  .dp = dp,
+                                  .dshifted = dshifted,
+                                  .dq = dq,
+                                  .sum_q = dq + Q_BLOCK * f->dim};
 }
 
 /* f.s = P, dp = dshifted = dS (zeros where no key stands) */
@@ -248,23 +293,41 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
     }
 }
 
-/* dq (+)= scale w->dq, bias += its rows' sum */
-static void add_queries(const bwd_args *args, const struct block *blk, int64_t head,
-                        const float *dq, float *bias, bool accumulate)
+/* to (+)= scale dq, bias += its rows' sum */
+static void add_queries(const fwd_args *f, int64_t n_q, const float *dq, float *to, int64_t ld,
+                        float *bias, bool accumulate)
 {
-    const fwd_args *f = &args->forward;
-    for (int64_t i = 0; i < blk->n_q; i++) {
+    for (int64_t i = 0; i < n_q; i++) {
         const float *from = dq + i * f->dim;
 #pragma omp simd
         for (int64_t d = 0; d < f->dim; d++)
             bias[d] += f->scale * from[d];
-        if (!args->dq.data)
+        if (!to)
             continue;
-        float *to = head_of(&args->dq, blk->q0 + i, head, f->dim);
+        float *row = to + i * ld;
 #pragma omp simd
         for (int64_t d = 0; d < f->dim; d++)
-            to[d] = (accumulate ? to[d] : 0) + f->scale * from[d];
+            row[d] = (accumulate ? row[d] : 0) + f->scale * from[d];
     }
+}
+
+/* dq, du and dv of a block: two products, whose sum is rounded once */
+static void backward_queries(const bwd_args *args, const struct block *blk, int64_t head,
+                             const struct backward_work *w, float *part_u, float *part_v)
+{
+    const fwd_args *f = &args->forward;
+    const int64_t dim = f->dim;
+    const bool bf16 = args->dq.data && cpu_is_bf16(&args->dq);
+    float *to = bf16 ? w->sum_q : args->dq.data ? head_of(&args->dq, blk->q0, head, dim) : NULL;
+    const int64_t ld = bf16 ? dim : args->dq.stride;
+    by_head(f, false, blk->n_q, w->dp, score_stride(f), &f->k, blk->k0, blk->n_k, head, &w->f,
+            w->dq, dim);
+    add_queries(f, blk->n_q, w->dq, to, ld, part_u, !bf16 && args->accumulate_dq);
+    by_head(f, false, blk->n_q, w->dshifted, shift_stride(f), &f->p, blk->p0, blk->n_p, head, &w->f,
+            w->dq, dim);
+    add_queries(f, blk->n_q, w->dq, to, ld, part_v, true);
+    if (bf16)
+        cpu_narrow(&args->dq, blk->q0, head * dim, blk->n_q, dim, to, ld, args->accumulate_dq);
 }
 
 static void backward_block(const bwd_args *args, const struct block *blk, int64_t head,
@@ -272,57 +335,90 @@ static void backward_block(const bwd_args *args, const struct block *blk, int64_
 {
     const fwd_args *f = &args->forward;
     const int64_t dim = f->dim, width = f->n_heads * dim, ss = score_stride(f);
-    const int64_t sh = shift_stride(f);
-    const float *d_o = head_of(&args->d_o, blk->q0, head, dim);
     float *part_u = part + (2 * f->max_seqlen - 1) * width, *part_v = part_u + width;
+    int64_t ldo;
+    const float *d_o =
+        cpu_widen(&args->d_o, blk->q0, head * dim, blk->n_q, dim, w->f.queries, &ldo);
     products(f, blk, head, &w->f);
-    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, 1, d_o, args->d_o.stride,
-              head_of(&f->value, blk->k0, head, dim), f->value.stride, 0, w->dp, ss);
+    by_head(f, true, blk->n_q, d_o, ldo, &f->value, blk->k0, blk->n_k, head, &w->f, w->dp, ss);
     backward_scores(args, blk, head, w);
     if (args->dvalue.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->f.s, ss, d_o, args->d_o.stride, 1,
-                  head_of(&args->dvalue, blk->k0, head, dim), args->dvalue.stride);
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->f.s, ss, d_o, ldo, 1, w->dvalue.data,
+                  w->dvalue.stride);
     if (args->dk.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->dp, ss, w->f.qu, dim, 1,
-                  head_of(&args->dk, blk->k0, head, dim), args->dk.stride);
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->dp, ss, w->f.qu, dim, 1, w->dk.data,
+                  w->dk.stride);
     if (args->dp.data)
-        cpu_sgemm(true, false, blk->n_p, dim, blk->n_q, 1, w->dshifted, sh, w->f.qv, dim, 1,
-                  part + blk->p0 * width + head * dim, width);
-    cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, 1, w->dp, ss,
-              head_of(&f->k, blk->k0, head, dim), f->k.stride, 0, w->dq, dim);
-    add_queries(args, blk, head, w->dq, part_u + head * dim, args->accumulate_dq);
-    cpu_sgemm(false, false, blk->n_q, dim, blk->n_p, 1, w->dshifted, sh,
-              head_of(&f->p, blk->p0, head, dim), f->p.stride, 0, w->dq, dim);
-    add_queries(args, blk, head, w->dq, part_v + head * dim, true);
+        cpu_sgemm(true, false, blk->n_p, dim, blk->n_q, 1, w->dshifted, shift_stride(f), w->f.qv,
+                  dim, 1, part + blk->p0 * width + head * dim, width);
+    backward_queries(args, blk, head, w, part_u + head * dim, part_v + head * dim);
 }
 
-static void zero_rows(const struct s2s_mat *mat, int64_t begin, int64_t end, int64_t head,
-                      int64_t dim)
+/* Where one head of the rows from k0 on of an output adds up; zeros, or what is to be added to. */
+static struct s2s_mat begin_sum(const struct s2s_mat *out, bool accumulate, int64_t k0, int64_t n,
+                                int64_t col, int64_t dim, float *room)
 {
-    for (int64_t r = begin; mat->data && r < end; r++)
-        memset(head_of(mat, r, head, dim), 0, (size_t)dim * sizeof(float));
+    if (!out->data)
+        return *out;
+    if (!accumulate && !cpu_is_bf16(out))
+        cpu_zero_part(out, k0, col, n, dim);
+    if (!cpu_is_bf16(out))
+        return (struct s2s_mat){cpu_row(out, k0) + col, out->stride, S2S_F32};
+    memset(room, 0, (size_t)(n * dim) * sizeof *room);
+    return (struct s2s_mat){room, dim, S2S_F32};
+}
+
+static void end_sum(const struct s2s_mat *out, bool accumulate, int64_t k0, int64_t n, int64_t col,
+                    int64_t dim, const struct s2s_mat *sum)
+{
+    if (out->data && cpu_is_bf16(out))
+        cpu_narrow(out, k0, col, n, dim, sum->data, sum->stride, accumulate);
 }
 
 /* One head of the clips of one group, in order. */
 static void backward_head(const bwd_args *args, int64_t group, int64_t head,
-                          const struct backward_work *w, float *part)
+                          const struct backward_work *work, float *part)
 {
     const fwd_args *f = &args->forward;
-    const int64_t width = f->n_heads * f->dim, n = n_groups(f);
+    const int64_t dim = f->dim, width = f->n_heads * dim, n_all = n_groups(f), col = head * dim;
+    struct backward_work w = *work;
+    float *room_k = w.sum_q + Q_BLOCK * dim, *room_v = room_k + f->max_seqlen * dim;
     for (int64_t r = 0; r < 2 * f->max_seqlen + 1; r++)
-        memset(part + r * width + head * f->dim, 0, (size_t)f->dim * sizeof *part);
-    for (int64_t s = group * f->n_seqs / n; s < (group + 1) * f->n_seqs / n; s++) {
+        memset(part + r * width + col, 0, (size_t)dim * sizeof *part);
+    for (int64_t s = group * f->n_seqs / n_all; s < (group + 1) * f->n_seqs / n_all; s++) {
+        const int64_t k0 = f->cu[s], n = f->cu[s + 1] - k0;
         struct block blk;
-        if (!args->accumulate_dk)
-            zero_rows(&args->dk, f->cu[s], f->cu[s + 1], head, f->dim);
-        if (!args->accumulate_dvalue)
-            zero_rows(&args->dvalue, f->cu[s], f->cu[s + 1], head, f->dim);
+        w.dk = begin_sum(&args->dk, args->accumulate_dk, k0, n, col, dim, room_k);
+        w.dvalue = begin_sum(&args->dvalue, args->accumulate_dvalue, k0, n, col, dim, room_v);
         for (int64_t b = 0; find_block(&blk, f, s, b); b++)
-            backward_block(args, &blk, head, w, part);
+            backward_block(args, &blk, head, &w, part);
+        end_sum(&args->dk, args->accumulate_dk, k0, n, col, dim, &w.dk);
+        end_sum(&args->dvalue, args->accumulate_dvalue, k0, n, col, dim, &w.dvalue);
     }
 }
 
-/* Adds the groups' parts, in order. */
+/* to (+)= row r of the groups' parts, added in order */
+CPU_INLINE void add_parts_row(const fwd_args *f, const float *parts, int64_t r, void *to,
+                              bool accumulate, bool bf16)
+{
+    enum { CHUNK = 64 };
+    const int64_t width = f->n_heads * f->dim;
+    float sum[CHUNK];
+    for (int64_t begin = 0; begin < width; begin += CHUNK) {
+        const int64_t n = width - begin < CHUNK ? width - begin : CHUNK;
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = accumulate ? cpu_load(to, begin + i, bf16) : 0;
+        for (int64_t g = 0; g < n_groups(f); g++) {
+            const float *from = parts + g * part_floats(f) + r * width + begin;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                sum[i] += from[i];
+        }
+        for (int64_t i = 0; i < n; i++)
+            cpu_store(to, begin + i, sum[i], bf16);
+    }
+}
+
 static void add_parts(struct s2s_queue *queue, const bwd_args *args, const float *parts)
 {
     const fwd_args *f = &args->forward;
@@ -330,20 +426,16 @@ static void add_parts(struct s2s_queue *queue, const bwd_args *args, const float
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (n_rows * width > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < n_rows + 2; r++) {
-        float *to = r == n_rows       ? args->du
-                    : r == n_rows + 1 ? args->dv
-                    : args->dp.data   ? cpu_row(&args->dp, r)
-                                      : NULL;
+        void *to = r == n_rows       ? args->du
+                   : r == n_rows + 1 ? args->dv
+                   : args->dp.data   ? cpu_any_row(&args->dp, r)
+                                     : NULL;
         if (!to)
             continue;
-        if (r < n_rows && !args->accumulate_dp)
-            memset(to, 0, (size_t)width * sizeof *to);
-        for (int64_t g = 0; g < n_groups(f); g++) {
-            const float *from = parts + g * part_floats(f) + r * width;
-#pragma omp simd
-            for (int64_t i = 0; i < width; i++)
-                to[i] += from[i];
-        }
+        if (r < n_rows && cpu_is_bf16(&args->dp))
+            add_parts_row(f, parts, r, to, args->accumulate_dp, true);
+        else
+            add_parts_row(f, parts, r, to, r >= n_rows || args->accumulate_dp, false);
     }
 }
 

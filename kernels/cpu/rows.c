@@ -2,27 +2,33 @@
  * same; and sums of rows, each in its own order. */
 #include "kernels/cpu/cpu.h"
 
-static void put_row(float *dst, const float *src, int64_t cols, bool accumulate)
+/* Row d of dst (+)= row s of src. */
+static void put_row(const struct s2s_k_rows *args, int64_t d, int64_t s)
 {
-    if (accumulate)
+    const int64_t cols = args->cols;
+    void *dst = cpu_any_row(&args->dst, d);
+    const void *src = cpu_any_row(&args->src, s);
+    if (!args->accumulate)
+        memcpy(dst, src, (size_t)cols * s2s_dtype_size(args->dst.dtype));
+    else if (cpu_is_bf16(&args->dst))
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            dst[i] += src[i];
+            cpu_store(dst, i, cpu_load(dst, i, true) + cpu_load(src, i, true), true);
     else
-        memcpy(dst, src, (size_t)cols * sizeof *dst);
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++)
+            cpu_store(dst, i, cpu_load(dst, i, false) + cpu_load(src, i, false), false);
 }
 
 void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
 {
 #pragma omp parallel for num_threads(queue->lanes) \
     schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < args->n; i++) {
-        float *dst = cpu_row(&args->dst, i);
+    for (int64_t i = 0; i < args->n; i++)
         if (args->idx[i] >= 0)
-            put_row(dst, cpu_row(&args->src, args->idx[i]), args->cols, args->accumulate);
+            put_row(args, i, args->idx[i]);
         else if (!args->accumulate)
-            memset(dst, 0, (size_t)args->cols * sizeof *dst);
-    }
+            cpu_zero_part(&args->dst, i, 0, 1, args->cols);
 }
 
 void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
@@ -31,29 +37,46 @@ void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
     schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
     for (int64_t i = 0; i < args->n; i++)
         if (args->idx[i] >= 0)
-            put_row(cpu_row(&args->dst, args->idx[i]), cpu_row(&args->src, i), args->cols,
-                    args->accumulate);
+            put_row(args, args->idx[i], i);
+}
+
+/* Sums stand here while their sources come, so that they are rounded once. */
+enum { CHUNK = 256 };
+
+/* Columns [begin, begin + cols) of row i, at most CHUNK. */
+CPU_INLINE void sum_chunk(const struct s2s_k_rows_sum *args, int64_t i, int64_t begin, int64_t cols,
+                          bool bf16)
+{
+    float sum[CHUNK];
+    void *dst = cpu_from(cpu_any_row(&args->dst, i), begin, bf16);
+    for (int64_t c = 0; c < cols; c++)
+        sum[c] = args->accumulate ? cpu_load(dst, c, bf16) : 0;
+    for (int64_t j = i * args->n_sources; j < (i + 1) * args->n_sources; j++) {
+        if (args->idx[j] < 0)
+            continue;
+        const void *src = cpu_from(cpu_any_row(&args->src, args->idx[j]), begin, bf16);
+        const float weight = args->weights ? args->weights[j] : 1.0f;
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++)
+            sum[c] += weight * cpu_load(src, c, bf16);
+    }
+    for (int64_t c = 0; c < cols; c++)
+        cpu_store(dst, c, sum[c], bf16);
 }
 
 void cpu_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
 {
-    const int64_t cols = args->cols, n_sources = args->n_sources;
+    const int64_t cols = args->cols;
 #pragma omp parallel for num_threads(queue->lanes) \
-    schedule(static) if (args->n * n_sources * cols > CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < args->n; i++) {
-        float *dst = cpu_row(&args->dst, i);
-        if (!args->accumulate)
-            memset(dst, 0, (size_t)cols * sizeof *dst);
-        for (int64_t j = i * n_sources; j < (i + 1) * n_sources; j++) {
-            if (args->idx[j] < 0)
-                continue;
-            const float *src = cpu_row(&args->src, args->idx[j]);
-            const float weight = args->weights ? args->weights[j] : 1.0f;
-#pragma omp simd
-            for (int64_t c = 0; c < cols; c++)
-                dst[c] += weight * src[c];
+    schedule(static) if (args->n * args->n_sources * cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->n; i++)
+        for (int64_t begin = 0; begin < cols; begin += CHUNK) {
+            const int64_t n = cols - begin < CHUNK ? cols - begin : CHUNK;
+            if (cpu_is_bf16(&args->dst))
+                sum_chunk(args, i, begin, n, true);
+            else
+                sum_chunk(args, i, begin, n, false);
         }
-    }
 }
 
 void cpu_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_backward *args)

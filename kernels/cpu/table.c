@@ -67,23 +67,58 @@ static void cpu_event_pass(struct s2s_queue *queue, struct s2s_event *event)
 
 /* ---- element types ---- */
 
-/* All entries have F32. */
-static bool has_type(const char *entry, enum s2s_dtype dtype)
+#define IS(name) (strcmp(entry, #name) == 0)
+
+/* Entries whose matrices are BF16 on a device that works in it; a new one says so here. */
+CPU_INLINE bool works_in_bf16(const char *entry)
 {
-    if (dtype == S2S_BF16 && strcmp(entry, "adamw") == 0)
-        return true;
-    if (dtype == S2S_BF16 || dtype == S2S_F64 || dtype == S2S_I32)
-        return strcmp(entry, "copy") == 0 || strcmp(entry, "fill") == 0;
-    return dtype == S2S_F32;
+    return IS(gemm) || IS(gemm_grouped) || IS(axpby) || IS(colsum) || IS(reduce) || IS(transpose) ||
+           IS(glu) || IS(glu_backward) || IS(embedding) || IS(embedding_backward) ||
+           IS(gather_rows) || IS(scatter_rows) || IS(rows_sum) || IS(rmsnorm) ||
+           IS(rmsnorm_backward) || IS(layernorm) || IS(layernorm_backward) || IS(column_stats) ||
+           IS(batchnorm) || IS(batchnorm_backward) || IS(rope) || IS(attention) ||
+           IS(attention_backward) || IS(attention_merge) || IS(relattention) ||
+           IS(relattention_backward) || IS(conv2d) || IS(conv2d_backward) || IS(dwconv) ||
+           IS(dwconv_backward) || IS(xent_gradient) || IS(sqdist) || IS(adamw);
 }
 
-static void check_mat(const char *entry, const char *field, const struct s2s_mat *mat)
+/* Fields that are F32 beside matrices of BF16: always, or as the caller likes. */
+CPU_INLINE bool stays_f32(const char *entry, const char *field)
 {
-    if (mat->data && mat->dtype != S2S_F32 && !has_type(entry, mat->dtype))
-        S2S_BUG("%s: %s is %s, which the CPU has not", entry, field, s2s_dtype_name(mat->dtype));
+    return (IS(gemm) && strcmp(field, "bias") == 0) ||
+           (IS(embedding_backward) && strcmp(field, "dtable") == 0) ||
+           (IS(xent_gradient) && strcmp(field, "logits") == 0);
 }
 
-#define MAT(field) check_mat(entry, #field, &args->field);
+CPU_INLINE bool may_be_f32(const char *entry, const char *field)
+{
+    return stays_f32(entry, field) || ((IS(gemm) || IS(gemm_grouped)) && strcmp(field, "c") == 0) ||
+           IS(adamw);
+}
+
+static _Noreturn void refuse(const char *entry, const char *field, const struct s2s_mat *mat)
+{
+    S2S_BUG("%s: %s is %s, which the CPU has not", entry, field, s2s_dtype_name(mat->dtype));
+}
+
+/* *seen: the type that the matrices before this one have in common. */
+CPU_INLINE void check_mat(const char *entry, const char *field, const struct s2s_mat *mat,
+                          enum s2s_dtype *seen)
+{
+    const bool converts = IS(copy) || IS(fill);
+    if (!mat->data)
+        return;
+    if (mat->dtype != S2S_F32 && !(mat->dtype == S2S_BF16 && works_in_bf16(entry)) &&
+        !(converts && (mat->dtype == S2S_BF16 || mat->dtype == S2S_F64 || mat->dtype == S2S_I32)))
+        refuse(entry, field, mat);
+    if (converts || (mat->dtype == S2S_F32 && may_be_f32(entry, field)))
+        return;
+    if (stays_f32(entry, field) || (*seen && *seen != mat->dtype))
+        refuse(entry, field, mat);
+    *seen = mat->dtype;
+}
+
+#define MAT(field) check_mat(entry, #field, &args->field, &seen);
 #define PLAIN(name, suffix)
 #define WORKSPACE(name, suffix) \
     static size_t name##_workspace(const struct s2s_queue *queue, \
@@ -94,7 +129,8 @@ static void check_mat(const char *entry, const char *field, const struct s2s_mat
 #define X(name, suffix, kind, mats) \
     static void checked_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args) \
     { \
-        static const char entry[] __attribute__((unused)) = #name; \
+        const char *entry __attribute__((unused)) = #name; \
+        enum s2s_dtype seen __attribute__((unused)) = S2S_DTYPE_NONE; \
         mats entries_of(queue)->name(queue, args); \
     } \
     kind(name, suffix)
@@ -107,6 +143,7 @@ S2S_KERNELS(X)
 const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
                                             /* about the third-level cache */
                                             .logits_bytes = 32 << 20,
+                                            .has_bf16 = true,
                                             .open = cpu_open,
                                             .close = cpu_close,
                                             .status_text = cpu_status_text,

@@ -3,13 +3,16 @@
 
 enum { TILE = 16 };
 
-static void transpose_tile(const float *x, float *y, int64_t a, int64_t b, int64_t i0, int64_t j0,
-                           bool accumulate)
+CPU_INLINE void transpose_tile(const void *x, void *y, int64_t a, int64_t b, int64_t i0, int64_t j0,
+                               bool accumulate, bool bf16)
 {
     const int64_t i1 = i0 + TILE < a ? i0 + TILE : a, j1 = j0 + TILE < b ? j0 + TILE : b;
     for (int64_t j = j0; j < j1; j++)
         for (int64_t i = i0; i < i1; i++)
-            y[j * a + i] = x[i * b + j] + (accumulate ? y[j * a + i] : 0);
+            cpu_store(y, j * a + i,
+                      cpu_load(x, i * b + j, bf16) +
+                          (accumulate ? cpu_load(y, j * a + i, bf16) : 0),
+                      bf16);
 }
 
 void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args)
@@ -20,6 +23,10 @@ void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args)
     for (int64_t r = 0; r < args->rows; r++)
         for (int64_t i = 0; i < a; i += TILE)
             for (int64_t j = 0; j < b; j += TILE)
-                transpose_tile(cpu_row(&args->x, r), cpu_row(&args->y, r), a, b, i, j,
-                               args->accumulate);
+                if (cpu_is_bf16(&args->x))
+                    transpose_tile(cpu_any_row(&args->x, r), cpu_any_row(&args->y, r), a, b, i, j,
+                                   args->accumulate, true);
+                else
+                    transpose_tile(cpu_any_row(&args->x, r), cpu_any_row(&args->y, r), a, b, i, j,
+                                   args->accumulate, false);
 }

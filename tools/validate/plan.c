@@ -6,11 +6,21 @@
 #include "lib/train/recipe.h"
 #include "tools/validate/check.h"
 
-/* The one thing of oneDNN that the kernels use. A plan calls no kernel, and without the library the
- * program starts in a fraction of the time. */
+/* What of oneDNN the kernels use. A plan calls no kernel, and without the library the program
+ * starts in a fraction of the time. */
 void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                int64_t ldc)
+{
+    S2S_BUG("s2s-check multiplies matrices");
+}
+
+bool cpu_has_bgemm(void)
+{
+    return false;
+}
+
+void cpu_bgemm(const struct s2s_k_gemm *args)
 {
     S2S_BUG("s2s-check multiplies matrices");
 }

@@ -229,14 +229,110 @@ static void threads_do_not_change_a_byte(void **state)
     free(c[1]);
 }
 
+/* ---- BF16 ---- */
+
+/* Values of BF16 [n], and what they are. */
+static uint16_t *halves(int64_t n, uint64_t key, float **values_out)
+{
+    float *x = values(1, n, n, key);
+    uint16_t *y = s2s_xmalloc((size_t)(n + 1) * sizeof *y);
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = s2s_f32_to_bf16(x[i]);
+        x[i] = s2s_bf16_to_f32(y[i]);
+    }
+    *values_out = x;
+    return y;
+}
+
+/* c of F32 or BF16 from a and b of BF16, once with any factor but 1, which the library has not */
+static void check_halves(struct shape s, bool ta, bool tb, bool wide, float alpha, bool with_bias)
+{
+    const int64_t n_c = s.m * s.n, lda = ta ? s.m : s.k, ldb = tb ? s.k : s.n;
+    float *a, *b, *c, *bias = values(1, s.n, s.n, 4);
+    uint16_t *half_a = halves(s.m * s.k, 1, &a), *half_b = halves(s.k * s.n, 2, &b);
+    uint16_t *half_c = halves(n_c, 3, &c);
+    double *want = s2s_xcalloc((size_t)n_c + 1, sizeof *want);
+    reference(want, a, lda, ta, b, ldb, tb, c, s.n, alpha, s);
+    for (int64_t i = 0; with_bias && i < n_c; i++)
+        want[i] += bias[i % s.n];
+    const struct s2s_mat mat_c = wide ? mat(c, s.n) : (struct s2s_mat){vec(half_c), s.n, S2S_BF16};
+    k->gemm(&queue, &(struct s2s_k_gemm){.a = {vec(half_a), lda, S2S_BF16},
+                                         .b = {vec(half_b), ldb, S2S_BF16},
+                                         .c = mat_c,
+                                         .bias = with_bias ? mat(bias, 0) : (struct s2s_mat){0},
+                                         .m = s.m,
+                                         .n = s.n,
+                                         .k = s.k,
+                                         .trans_a = ta,
+                                         .trans_b = tb,
+                                         .accumulate = true,
+                                         .alpha = alpha});
+    done();
+    for (int64_t i = 0; !wide && i < n_c; i++)
+        c[i] = s2s_bf16_to_f32(half_c[i]);
+    /* the sum is of fp32, what is stored is rounded once */
+    const double sum = 1e-6 * sqrt((double)s.k + 1);
+    close_to("c", c, want, s.m, s.n, s.n, wide ? sum : sum + 1.0 / 256);
+    free(a);
+    free(b);
+    free(c);
+    free(bias);
+    free(half_a);
+    free(half_b);
+    free(half_c);
+    free(want);
+}
+
+/* Blocks of 256, of multiples of 16, and less, along m and (of weights) along k. */
+static void halves_multiply_to_floats_and_to_halves(void **state)
+{
+    static const struct shape sizes[] = {{1, 5, 7},      {7, 1, 1},       {16, 33, 40}, {3, 4, 0},
+                                         {256, 130, 17}, {289, 600, 300}, {40, 33, 565}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int how = 0; how < 32; how++)
+            check_halves(sizes[i], how & 1, how & 2, how & 4, how & 8 ? 1 : 0.5f, how & 16);
+}
+
+/* The same bytes with any number of threads, which take whole blocks. */
+static void halves_do_not_depend_on_threads(void **state)
+{
+    enum { M = 300, N = 700, K = 530 };
+    float *a, *b, *c[2] = {values(M, N, N, 3), values(M, N, N, 3)};
+    uint16_t *half_a = halves(M * K, 1, &a), *half_b = halves(K * N, 2, &b);
+    const int lanes = queue.lanes;
+    for (int i = 0; i < 2; i++) {
+        queue.lanes = i ? 3 : 1;
+        k->gemm(&queue, &(struct s2s_k_gemm){.a = {vec(half_a), M, S2S_BF16},
+                                             .b = {vec(half_b), N, S2S_BF16},
+                                             .c = mat(c[i], N),
+                                             .m = M,
+                                             .n = N,
+                                             .k = K,
+                                             .trans_a = true,
+                                             .alpha = 1,
+                                             .accumulate = true});
+        done();
+    }
+    queue.lanes = lanes;
+    assert_memory_equal(c[0], c[1], M * N * sizeof **c);
+    for (int i = 0; i < 2; i++)
+        free(c[i]);
+    free(a);
+    free(b);
+    free(half_a);
+    free(half_b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_agree_with_the_definition),
         cmocka_unit_test(small_integers_are_exact),
+        cmocka_unit_test(halves_multiply_to_floats_and_to_halves),
+        cmocka_unit_test(halves_do_not_depend_on_threads),
         cmocka_unit_test(products_of_a_batch),
         cmocka_unit_test(groups_of_rows_have_matrices_of_their_own),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

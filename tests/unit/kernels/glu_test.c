@@ -90,5 +90,5 @@ int main(void)
         cmocka_unit_test(activations_agree_with_libm),
         cmocka_unit_test(exp_is_within_2_ulp_and_keeps_its_limits),
     };
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

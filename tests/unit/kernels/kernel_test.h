@@ -273,7 +273,7 @@ static inline int run_tests_on_tables(const struct CMUnitTest *tests, size_t n, 
         const struct s2s_kernels *of = find_table(&tables[t]);
         if (of)
             n_failed += run_tests_on_table(&tables[t], of, false, tests, n);
-        if (of && also_bf16 && tables[t].library)
+        if (of && also_bf16 && of->has_bf16)
             n_failed += run_tests_on_table(&tables[t], of, true, tests, n);
     }
     return n_failed;

@@ -218,5 +218,5 @@ int main(void)
         cmocka_unit_test(gradients_are_clipped_to_a_norm),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

@@ -89,5 +89,5 @@ static void norm_and_backward_agree_with_the_formula(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(norm_and_backward_agree_with_the_formula)};
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

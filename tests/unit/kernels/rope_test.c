@@ -77,5 +77,5 @@ static void rotation_agrees_with_the_definition(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rotation_agrees_with_the_definition)};
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

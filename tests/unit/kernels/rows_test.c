@@ -243,5 +243,5 @@ int main(void)
         cmocka_unit_test(scaled_sums),
         cmocka_unit_test(copies_convert_and_fills_repeat),
     };
-    return run_on_tables(tests);
+    return run_on_tables_and_types(tests);
 }

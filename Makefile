@@ -163,7 +163,7 @@ print-libs:
 
 # ---- what people type ----
 
-.PHONY: print-libs demo test test-long bench fuzz check-style install uninstall man completions
+.PHONY: visit visit-programs cuda-lint print-libs demo test test-long bench fuzz check-style install uninstall man completions
 
 test: setup
 	@$(MAKE) --no-print-directory all units fuzzers man
@@ -187,6 +187,17 @@ fuzz: setup
 
 check-style:
 	@tests/style.sh
+
+# what a machine with a GPU and without this tree's libraries needs for tests/gpu/visit.sh, in build/visit
+VISIT_LEVELS := x86-64-v3 x86-64-v4
+visit:
+	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 visit-programs
+visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
+	@tests/gpu/collect.sh $(BUILD) $(BIN)
+
+# registers, stack and spills of every kernel and architecture
+cuda-lint:
+	@NVCC="$(NVCC)" ARCHS="$(ARCHS)" tests/gpu/lint.sh
 
 MAN := $(patsubst doc/man/%.scd,$(BUILD)/man/%,$(wildcard doc/man/*.scd))
 # a page for each rule of s2s-check, out of its table

@@ -207,6 +207,14 @@ template <class T> static __device__ __forceinline__ T cuda_block_sum(T x, T *ro
 
 /* ---- the entries ---- */
 
+#define X(name, suffix, kind, mats) ENTRY_##name,
+enum entry { S2S_KERNELS(X) N_ENTRIES };
+#undef X
+
+/* A status: CUDA_ABSENT + an entry that is called and is not there. Those below are the runtime's
+ * and the library's. */
+enum { CUDA_ABSENT = 4000 };
+
 #define PLAIN(name, suffix)
 #define WORKSPACE(name, suffix) \
     size_t cuda_##name##_workspace(const struct s2s_queue *queue, \

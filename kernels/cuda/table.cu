@@ -9,54 +9,11 @@
 
 extern "C" void s2s_bug(const char *file, int line, const char *fmt, ...);
 
-#define X(name, suffix, kind, mats) ENTRY_##name,
-enum entry { S2S_KERNELS(X) N_ENTRIES };
-#undef X
-
 static const char *const entry_names[] = {
 #define X(name, suffix, kind, mats) #name,
     S2S_KERNELS(X)
 #undef X
 };
-
-/* Statuses of this file: an entry that is not there. Those below are the runtime's and the
- * library's. */
-enum { ABSENT = 4000 };
-
-/* ---- entries that are not there ---- */
-
-#define NOTHING(name, suffix)
-#define AND_WORKSPACE(name, suffix) \
-    size_t cuda_##name##_workspace(const struct s2s_queue *queue, \
-                                   const struct s2s_k_##suffix *args) \
-    { \
-        return 0; \
-    }
-#define LACKS(name, suffix, kind) \
-    void cuda_##name(struct s2s_queue *queue, const struct s2s_k_##suffix *args) \
-    { \
-        rt_keep(queue, ABSENT + ENTRY_##name); \
-    } \
-    kind(name, suffix)
-LACKS(gemm_grouped, gemm_grouped, NOTHING)
-LACKS(column_stats, column_stats, AND_WORKSPACE)
-LACKS(batchnorm, batchnorm, NOTHING)
-LACKS(batchnorm_backward, batchnorm_backward, AND_WORKSPACE)
-LACKS(attention_backward, attention_backward, AND_WORKSPACE)
-LACKS(attention_merge, attention_merge, NOTHING)
-LACKS(route, route, NOTHING)
-LACKS(route_backward, route_backward, NOTHING)
-LACKS(router_load, router_load, AND_WORKSPACE)
-LACKS(router_balance, router_balance, NOTHING)
-LACKS(router_balance_backward, router_balance_backward, NOTHING)
-LACKS(expert_order, expert_order, AND_WORKSPACE)
-LACKS(rows_sum_backward, rows_sum_backward, NOTHING)
-LACKS(relattention, relattention, AND_WORKSPACE)
-LACKS(relattention_backward, relattention_backward, AND_WORKSPACE)
-LACKS(conv2d, conv2d, AND_WORKSPACE)
-LACKS(conv2d_backward, conv2d_backward, AND_WORKSPACE)
-LACKS(dwconv, dwconv, AND_WORKSPACE)
-LACKS(dwconv_backward, dwconv_backward, AND_WORKSPACE)
 
 /* ---- queues ---- */
 
@@ -100,8 +57,8 @@ static int table_open(struct s2s_queue *queue, int index)
 static const char *table_status_text(int status)
 {
     static char text[200];
-    if (status >= ABSENT && status < ABSENT + N_ENTRIES) {
-        snprintf(text, sizeof text, "%s is not on the GPU yet", entry_names[status - ABSENT]);
+    if (status >= CUDA_ABSENT && status < CUDA_ABSENT + N_ENTRIES) {
+        snprintf(text, sizeof text, "%s is not on the GPU yet", entry_names[status - CUDA_ABSENT]);
         return text;
     }
     const char *of_blas = blas_status_text(status);
@@ -206,7 +163,11 @@ S2S_KERNELS(X)
 static struct s2s_kernels make_table(void)
 {
     struct s2s_kernels t = {};
+#ifdef __CUDACC__
     t.name = "cuda";
+#else
+    t.name = "emu";
+#endif
     t.logits_bytes = 1 << 30; /* some thousands of rows keep the chip busy */
     t.open = table_open;
     t.close = table_close;

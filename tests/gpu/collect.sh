@@ -1,0 +1,29 @@
+#!/bin/bash
+# Puts what a visit to a GPU needs into one folder that travels: collect.sh BUILD BIN. The programs with their libraries (but for the C library, which the
+# other machine has, and which must be no older), the kernels, tests, and data. Run by `make visit`.
+set -euo pipefail
+build=$1 bin=$2
+top=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$top"
+out=build/visit
+rm -rf "$out"
+mkdir -p "$out/tree/bin" "$out/tree/lib" "$out/tree/data"
+cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tree/bin/"
+for test in "$build"/tests/unit/kernels/*_test; do cp "$test" "$out/tree/bin/"; done
+# the closure of libraries; those of the C and C++ compilers are the other machine's own, which may be newer
+ldd "$out"/tree/bin/* | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
+    while read -r lib; do cp -L "$lib" "$out/tree/lib/"; done
+strip --strip-debug "$out"/tree/bin/* "$out"/tree/lib/* 2>/dev/null || true
+python3 tests/gpu/data.py "$out/tree/data"
+(
+    cd "$out/tree/data"
+    "$top/$bin/s2s-pack" -q --ids small.jsonl --tokens 512 -o small.s2s
+    "$top/$bin/s2s-pack" -q --ids long.jsonl --tokens 8192 -o long.s2s
+    "$top/$bin/s2s-pack" -q --ids speech.jsonl --tokens 8192 -o speech.s2s
+    rm -- *.jsonl
+)
+# kernels' sources, for a machine whose GPU the carried code does not fit
+cp tests/gpu/visit.sh tests/gpu/peer.py tests/gpu/report.py "$out/"
+tar -C "$out/tree" -cf - . | xz -T2 -6 >"$out/tree.tar.xz"
+rm -rf "$out/tree"
+du -sh "$out"

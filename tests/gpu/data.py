@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Rows of numbers and models for a visit to a GPU: small.* and big.*, in the folder that is named."""
+import json
+import random
+import sys
+
+out = sys.argv[1]
+
+
+def rows(path, n, lengths, vocab, seed):
+    random.seed(seed)
+    with open(f"{out}/{path}", "w") as f:
+        for i in range(n):
+            length, start, step = lengths(), random.randint(1, vocab - 2), random.randint(1, 5)
+            # learnable: numbers that count by a small step
+            ids = [(start + step * j) % (vocab - 1) + 1 for j in range(length)]
+            f.write(json.dumps({"id": f"u{i}", "input_ids": ids}) + "\n")
+
+
+def model(path, vocab, hidden, layers, heads, kv_heads, inner, head_dim):
+    json.dump({"model_type": "llama", "vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers,
+               "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": inner, "head_dim": head_dim,
+               "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
+               "max_position_embeddings": 16384, "hidden_act": "silu"}, open(f"{out}/{path}", "w"))
+
+
+def recipe(path, llm, stream, steps, packs):
+    with open(f"{out}/{path}", "w") as f:
+        f.write(f"""seed: 1
+model: {{llm: {{config: {llm}}}}}
+data: {{train: [{stream}]}}
+optimizer: {{name: adamw, lr: 1.0e-3, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}}
+schedule: {{name: cosine, warmup_steps: 3, decay_steps: 1000, min_lr: 1.0e-5}}
+train: {{steps: {steps}, packs_per_step: {packs}}}
+checkpoint: {{every: 0, keep: 1}}
+""")
+
+
+rows("small.jsonl", 400, lambda: random.randint(3, 200), 1000, 1)
+model("small.json", 1000, 256, 4, 4, 2, 512, 64)
+recipe("small.yaml", "small.json", "small.s2s", 20, 2)
+# one sequence a pack, and packs of some hundred tokens each, as speech has them
+rows("long.jsonl", 24, lambda: 8191, 32000, 2)
+rows("speech.jsonl", 500, lambda: min(2000, max(40, int(random.lognormvariate(6.2, .6)))), 32000, 3)
+model("big.json", 128256, 2048, 16, 32, 8, 8192, 64)
+model("part.json", 32000, 2048, 4, 32, 8, 8192, 64)
+recipe("long.yaml", "big.json", "long.s2s", 100, 1)
+recipe("speech.yaml", "big.json", "speech.s2s", 100, 1)
+recipe("part.yaml", "part.json", "speech.s2s", 8, 1)

@@ -148,3 +148,33 @@ void cuda_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
     cuda_map(queue, map, args->n, args->cols,
              cuda_is_wide(&args->dst, args->cols) && cuda_is_wide(&args->src, args->cols));
 }
+
+/* A block a choice: row i / n_sources of ddst, and the row of src that idx[i] names. */
+__global__ void rows_sum_backward_kernel(struct cuda_mat src, struct cuda_mat ddst,
+                                         struct cuda_mat dsrc, const int32_t *idx,
+                                         const float *weights, float *dweights, int64_t n_sources,
+                                         int64_t cols)
+{
+    SHARED(float, room);
+    const int64_t i = blockIdx.x, row = i / n_sources;
+    const int32_t at = idx[i];
+    const float weight = weights ? weights[i] : 1.0f;
+    float sum = 0;
+    for (int64_t col = threadIdx.x; at >= 0 && col < cols; col += blockDim.x) {
+        const float dy = cuda_get(ddst, row, col);
+        if (dsrc.data)
+            cuda_put(dsrc, at, col, weight * dy);
+        if (dweights)
+            sum += dy * cuda_get(src, at, col);
+    }
+    sum = cuda_block_sum(sum, room);
+    if (dweights && threadIdx.x == 0)
+        dweights[i] = sum;
+}
+
+void cuda_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_backward *args)
+{
+    LAUNCH(queue, rows_sum_backward_kernel, dim3((unsigned)(args->n * args->n_sources)), CUDA_BLOCK,
+           32 * sizeof(float), cuda_mat(&args->src), cuda_mat(&args->ddst), cuda_mat(&args->dsrc),
+           args->idx, args->weights, args->dweights, args->n_sources, args->cols);
+}

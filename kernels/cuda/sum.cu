@@ -35,55 +35,26 @@ void cuda_add_parts(struct s2s_queue *queue, float *out, const float *parts, int
 
 /* ---- columns ---- */
 
-enum { COLUMN_ROWS = 64 }; /* rows of a part */
-
-template <int N>
-__global__ void colsum_parts(struct cuda_mat x, float *parts, int64_t rows, int64_t cols)
-{
-    const int64_t col = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
-    const int64_t begin = (int64_t)blockIdx.y * COLUMN_ROWS;
-    const int64_t end = begin + COLUMN_ROWS < rows ? begin + COLUMN_ROWS : rows;
-    float sum[N], v[N];
-    if (col >= cols)
-        return;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        sum[i] = 0;
-    for (int64_t row = begin; row < end; row++) {
-        cuda_load(v, x, row, col);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            sum[i] += v[i];
+struct column_values {
+    enum { SUMS = 1 };
+    struct cuda_mat x;
+    template <int N> __device__ void at(int64_t row, int64_t col, float (&out)[1][N]) const
+    {
+        cuda_load(out[0], x, row, col);
     }
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        parts[blockIdx.y * cols + col + i] = sum[i];
-}
-
-/* A grid has at most 65535 blocks this way. */
-static int64_t column_parts(int64_t rows)
-{
-    return cuda_ceil_div(rows, COLUMN_ROWS);
-}
+};
 
 size_t cuda_colsum_workspace(const struct s2s_queue *queue, const struct s2s_k_colsum *args)
 {
-    return (size_t)(column_parts(args->rows) * args->cols) * sizeof(float);
+    return (size_t)(cuda_column_parts(args->rows) * args->cols) * sizeof(float);
 }
 
 void cuda_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args)
 {
-    const int64_t cols = args->cols, parts = column_parts(args->rows);
-    const int threads = 64;
+    const int64_t cols = args->cols, parts = cuda_column_parts(args->rows);
+    const struct column_values map = {cuda_mat(&args->x)};
     float *partial = (float *)args->workspace;
-    if (cuda_is_wide(&args->x, cols))
-        LAUNCH(queue, colsum_parts<CUDA_WIDE>,
-               dim3((unsigned)cuda_ceil_div(cols, threads * CUDA_WIDE), (unsigned)parts), threads,
-               0, cuda_mat(&args->x), partial, args->rows, cols);
-    else
-        LAUNCH(queue, colsum_parts<1>,
-               dim3((unsigned)cuda_ceil_div(cols, threads), (unsigned)parts), threads, 0,
-               cuda_mat(&args->x), partial, args->rows, cols);
+    cuda_columns(queue, map, partial, args->rows, cols, cuda_is_wide(&args->x, cols));
     cuda_add_parts(queue, args->out, partial, parts, cols, cols, args->accumulate);
 }
 

@@ -292,6 +292,7 @@ static void build_head(struct s2s_model *model, struct llama *m, const struct s2
                                         .n_in = 1,
                                         .n_out = 1,
                                         .param_begin = begin,
+                                        .uses = c->tied ? m->embed.w : NULL,
                                         .hidden = (int)c->n_layers},
                     "model.norm");
 }

@@ -155,6 +155,8 @@ struct s2s_block {
     /* its parameters: this range of model->params->list. An output layer that is tied to the
      * embedding is in the range of the embedding alone. */
     size_t param_begin, param_end;
+    struct s2s_param *uses; /* one of another block's that it reads as well (that output layer's
+                               embedding), or NULL */
     /* Device memory that the block keeps of one sequence of up to cap tokens; NULL: none. */
     size_t (*state_bytes)(const struct s2s_block *block, int64_t cap);
     int hidden; /* where fwd->hidden has out[0]; -1: nowhere */

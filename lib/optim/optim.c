@@ -117,7 +117,8 @@ int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
     o->m = k->alloc(&device->queue, bytes);
     o->v = k->alloc(&device->queue, bytes);
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
-    o->ranges = k->alloc(&device->queue, range_bytes);
+    o->ranges =
+        k->alloc(&device->queue, range_bytes ? range_bytes : 1); /* a stage may train none */
     *optim = o;
     if (!o->m || !o->v || !o->sums || !o->ranges) {
         free(ranges);

@@ -50,7 +50,7 @@ void s2s_optim_free(struct s2s_optim *optim); /* NULL is a no-op */
  * Sums of the squares of the gradients in [begin, end), a class each, into device memory
  * out [S2S_CLASSES], in a fixed order; does not wait. The norm over several ranks is the root of
  * their sum: REPLICATED and SP_SUM (once its gradients are summed) are the same on all ranks of tp,
- * CUT and EXPERT are each rank's own.
+ * CUT and EXPERT are each rank's own; COPY is counted by another stage.
  */
 void s2s_optim_sumsq(struct s2s_optim *optim, double *out);
 /* L2 norm of the gradients in [begin, end); NaN or Inf if one is. Waits. */

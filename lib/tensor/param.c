@@ -110,6 +110,8 @@ static enum s2s_param_class class_of(const struct s2s_param *p)
 {
     if (p->flags & S2S_PARAM_EXPERT)
         return S2S_CLASS_EXPERT;
+    if (p->flags & S2S_PARAM_COPY)
+        return S2S_CLASS_COPY;
     for (int c = 0; c < S2S_PARAM_CUTS; c++)
         if (p->cuts[c].axis == S2S_AXIS_TP && s2s_group_size(p->cuts[c].group) > 1)
             return S2S_CLASS_CUT;
@@ -196,6 +198,18 @@ struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_par
     params->list[params->n++] = p;
     *slot_of(params, p->name) = p;
     return p;
+}
+
+void s2s_param_remove(struct s2s_param *p)
+{
+    p->flags |= S2S_PARAM_ABSENT;
+    p->numel = 0;
+}
+
+void s2s_param_share(struct s2s_param *p, bool copy)
+{
+    p->flags |= S2S_PARAM_SHARED | (copy ? S2S_PARAM_COPY : 0);
+    p->class = class_of(p);
 }
 
 void s2s_params_freeze(struct s2s_params *params, const char *prefix)

@@ -33,6 +33,8 @@ enum s2s_param_flag {
     S2S_PARAM_ABSENT = 64,   /* another pipeline stage's: name and shape, no memory here */
     S2S_PARAM_UNEVEN = 128,  /* the parts of a cut may differ by one; else a size that the ranks do
                               * not divide is our bug */
+    S2S_PARAM_SHARED = 256,  /* two pipeline stages have it: its gradient is summed over both */
+    S2S_PARAM_COPY = 512,    /* a shared one that the other stage counts and saves */
 };
 
 /* Over which ranks a gradient is reduced, and who counts it in the norm. Trained parameters stand
@@ -41,6 +43,7 @@ enum s2s_param_class {
     S2S_CLASS_REPLICATED, /* the same on all ranks of tp, and so is its gradient */
     S2S_CLASS_SP_SUM,     /* the same on all ranks of tp, its gradient a part of the sum */
     S2S_CLASS_CUT,        /* each rank of tp has its own part */
+    S2S_CLASS_COPY,       /* S2S_PARAM_COPY, cut or not: not counted */
     S2S_CLASS_EXPERT,     /* S2S_PARAM_EXPERT, cut or not */
     S2S_CLASSES
 };
@@ -129,6 +132,11 @@ void s2s_params_free(struct s2s_params *params); /* NULL is a no-op */
 
 /* Adds one; a name twice is our bug. Lent until s2s_params_free. */
 struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_param_spec *spec);
+/* Makes it another pipeline stage's, S2S_PARAM_ABSENT; before s2s_params_finish. */
+void s2s_param_remove(struct s2s_param *param);
+/* Two pipeline stages have it; copy: the other one counts and saves it. Before s2s_params_finish.
+ */
+void s2s_param_share(struct s2s_param *param, bool copy);
 /* Freezes everything whose name starts with prefix; before s2s_params_finish. */
 void s2s_params_freeze(struct s2s_params *params, const char *prefix);
 /* Freezes names that match a shell pattern, in which * matches dots too ("llm.*.norm.weight").

@@ -327,6 +327,17 @@ struct s2s_tensor *s2s_tape_take_grad(struct s2s_tape *tape, struct s2s_tensor *
     return g;
 }
 
+void *s2s_tape_detach_grad(struct s2s_tape *tape, struct s2s_tensor *leaf, size_t *bytes)
+{
+    if (leaf->root || leaf->param)
+        S2S_BUG("%s: the gradient of a part cannot be detached", tape->layer);
+    void *data = s2s_tape_take_grad(tape, leaf)->data;
+    *bytes = grad_bytes(leaf);
+    leaf->grad = NULL;
+    leaf->grad_written = false;
+    return data;
+}
+
 bool s2s_tape_grad_steal(struct s2s_tensor *tensor, struct s2s_tensor *output)
 {
     if (tensor->root || tensor->param || tensor->grad || output->param || !output->grad ||

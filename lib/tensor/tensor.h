@@ -141,6 +141,9 @@ void s2s_tape_seed_grad(struct s2s_tape *tape, struct s2s_tensor *out,
 /* The gradient of a leaf after a backward, zeros if nothing flowed in: what the stage before this
  * one wants. Lent until the tape is reset. */
 struct s2s_tensor *s2s_tape_take_grad(struct s2s_tape *tape, struct s2s_tensor *leaf);
+/* The same, as device memory that outlives the tape's tensors: *bytes, to be given back with
+ * s2s_pool_put(&device->pool, ..). The leaf then has none. */
+void *s2s_tape_detach_grad(struct s2s_tape *tape, struct s2s_tensor *leaf, size_t *bytes);
 /* Zeroed host memory that lives as long as the tape's tensors. */
 void *s2s_tape_host_alloc(struct s2s_tape *tape, size_t bytes);
 

@@ -6,6 +6,8 @@
 #include "lib/base/base.h"
 
 enum { ALIGN = 16 }; /* elements: as parameters begin */
+/* after all of them: what two pipeline stages have is summed over these first */
+enum { NO_BLOCK = -1 };
 
 /* ---- cutting ---- */
 
@@ -27,9 +29,10 @@ static void add_bucket(struct s2s_buckets *b, size_t *cap, const struct s2s_buck
     own.block = b->model->n_blocks - 1;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
+        const int block = p->flags & S2S_PARAM_SHARED ? NO_BLOCK : blocks[i];
         if (p->trained && p->offset < own.end && p->offset + p->numel > own.begin &&
-            blocks[i] < own.block)
-            own.block = blocks[i];
+            block < own.block)
+            own.block = block;
     }
     s2s_grow(&b->list, (size_t)b->n, cap, sizeof *b->list);
     b->list[b->n++] = own;

@@ -39,8 +39,9 @@ struct evaluation {
     struct s2s_comm *all;  /* ranks of the grid */
     struct s2s_comm *dp;   /* those that share out the packs */
     struct s2s_comm *data; /* and those that have parts of one: dp x cp */
+    struct s2s_comm *pp;   /* of which the last stage alone has loss and hits */
     int cp_size, cp_rank;
-    struct s2s_tape *tape;
+    struct s2s_flow flow;
     struct s2s_sums *sums;
     struct s2s_pack *nothing; /* for a round in which this rank has no pack */
     struct s2s_eval_result result;
@@ -56,19 +57,28 @@ static bool is_true_anywhere(struct s2s_comm *comm, bool here)
     return n > 0;
 }
 
-/* Of a pack that is cut over ranks, whole again afterwards, each scores its part. */
-static void score(struct evaluation *e, const struct s2s_pack *pack)
+static void add_sums(void *ctx, const struct s2s_flow_seen *seen)
 {
-    struct s2s_forward fwd = {.want_hits = true};
-    struct s2s_pack *part =
-        e->cp_size > 1 ? s2s_pack_join((struct s2s_pack *[]){(struct s2s_pack *)pack}, 1) : NULL;
-    const struct s2s_batch *batch = part ? &part->batch : &pack->batch;
+    const struct evaluation *e = ctx;
+    if (!seen->last)
+        return;
+    s2s_sums_add(e->sums, LOSS, seen->fwd->loss);
+    s2s_sums_add(e->sums, HITS, seen->fwd->hits);
+}
+
+/* Of a pack that is cut over ranks, whole again afterwards, each scores its part. */
+static void score(struct evaluation *e, struct s2s_pack *pack)
+{
+    struct s2s_pack *part = e->cp_size > 1 ? s2s_pack_join(&pack, 1) : NULL;
     if (part)
         s2s_pack_split(part, e->cp_size, e->cp_rank);
-    s2s_tape_reset(e->tape);
-    s2s_model_forward(e->bundle->model, e->tape, batch, &fwd);
-    s2s_sums_add(e->sums, LOSS, fwd.loss);
-    s2s_sums_add(e->sums, HITS, fwd.hits);
+    const struct s2s_flow_options flow = {.packs = part ? &part : &pack,
+                                          .n_packs = 1,
+                                          .want_hits = true,
+                                          .forward_only = true,
+                                          .seen = add_sums,
+                                          .ctx = e};
+    s2s_flow_run(&e->flow, &flow);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;
     s2s_pack_free(part);
@@ -78,8 +88,7 @@ static void score(struct evaluation *e, const struct s2s_pack *pack)
  * Loss and accuracy of a pack on each rank, NULL where it has none or failed before (*rc).
  * Collective: all ranks run a forward pass, or none does because one failed; false then.
  */
-static bool score_round(struct evaluation *e, const struct s2s_pack *pack, int *rc,
-                        struct s2s_error *err)
+static bool score_round(struct evaluation *e, struct s2s_pack *pack, int *rc, struct s2s_error *err)
 {
     if (*rc == 0 && pack && (*rc = s2s_model_check(e->bundle->model, &pack->batch, err)) < 0)
         s2s_error_add(err, *rc, "%s", pack->place);
@@ -369,6 +378,7 @@ static int share(struct evaluation *e, struct s2s_error *err)
         return rc;
     int64_t n[5] = {r->n_utterances, r->n_labels, 0, e->edits.n_ref,
                     e->edits.substitutions + e->edits.deletions + e->edits.insertions};
+    s2s_comm_all_reduce(e->pp, sums, N_SUMS, S2S_F64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(e->dp, n, 5, S2S_I64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(e->data, sums, N_SUMS, S2S_F64, S2S_GROUP_SUM);
     r->loss_sum = sums[LOSS];
@@ -408,14 +418,22 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
                            .all = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXES) - 1),
                            .dp = s2s_grid_comm(grid, DP),
                            .data = s2s_grid_comm(grid, DP | CP),
+                           .pp = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_PP)),
                            .cp_size = s2s_comm_size(s2s_grid_comm(grid, CP)),
                            .cp_rank = s2s_comm_rank(s2s_grid_comm(grid, CP)),
-                           .tape = s2s_tape_new(bundle->device, false),
                            .sums = s2s_sums_new(bundle->device, N_SUMS),
                            .nothing = s2s_pack_join(NULL, 0)};
     struct train_streams streams = {.in = NULL};
     struct s2s_pack_reader reader = {.mel = NULL};
+    s2s_flow_init(&e.flow, bundle->model, &bundle->stages,
+                  s2s_comm_group(e.pp, "pp", bundle->device->kernels->sync));
     int rc = open_set(&streams, &path, err);
+    if (rc == 0 && options->text && s2s_comm_size(e.pp) > 1) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "no rank of a pipeline of %d can generate text alone",
+                           s2s_comm_size(e.pp));
+        s2s_error_hint(err, rc, "give mesh.pp=1, or --no-text for losses and accuracies");
+    }
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)
@@ -433,7 +451,7 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     *result = e.result;
     s2s_pack_free(e.nothing);
     s2s_sums_free(e.sums);
-    s2s_tape_free(e.tape);
+    s2s_flow_release(&e.flow);
     train_reader_close(&reader);
     train_streams_close(&streams);
     return rc;

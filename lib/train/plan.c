@@ -30,7 +30,7 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t
         .optimizer = 2 * f32 * (t->optim->end - t->optim->begin) +
                      (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
                      t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,
-        .activations = (int64_t)s2s_tape_peak_bytes(t->side.tape),
+        .activations = (int64_t)s2s_flow_peak_bytes(&t->side.flow),
         .activation_gradients = (int64_t)device->pool.peak_bytes,
         .scratch = (int64_t)device->scratch.peak_bytes,
         .results = (int64_t)t->side.results.peak_bytes +

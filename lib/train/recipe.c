@@ -99,6 +99,44 @@ static int read_gradients(struct s2s_recipe *r, struct s2s_error *err)
                                          "mesh.overlap_grad_reduce", true, err);
 }
 
+/* mesh.pp_layers: layers of each stage, first to last. */
+static int read_layers(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *list;
+    int rc = s2s_conf_get_list(&list, r->conf, "mesh.pp_layers", err);
+    const int64_t n_stages = (int64_t)r->mesh.size[S2S_AXIS_PP] * r->stages.n_chunks;
+    if (rc < 0 || !list)
+        return rc;
+    if ((int64_t)list->n_items != n_stages)
+        return s2s_conf_error(err, S2S_E_RANGE, list,
+                              "expected the layers of each of %lld stages (pp x vpp), found %zu "
+                              "numbers",
+                              (long long)n_stages, list->n_items);
+    r->stages.layers = s2s_xcalloc(list->n_items, sizeof *r->stages.layers);
+    for (size_t i = 0; i < list->n_items; i++) {
+        if ((rc = s2s_conf_as_i64(&r->stages.layers[i], list->items[i], 0, INT32_MAX, err)) < 0)
+            return rc;
+        r->stages.n_layers++;
+    }
+    return 0;
+}
+
+/* The stages of a pipeline, after its ranks. */
+static int read_stages(struct s2s_recipe *r, struct s2s_error *err)
+{
+    int64_t n_chunks;
+    int rc = s2s_conf_get_i64_or(&n_chunks, r->conf, "mesh.vpp", 1, 1 << 16, 1, err);
+    if (rc < 0 || (rc = s2s_conf_get_i64_or(&r->stages.group, r->conf, "mesh.vpp_group", 1,
+                                            INT32_MAX, 0, err)) < 0)
+        return rc;
+    r->stages.n_chunks = (int)n_chunks;
+    if (n_chunks > 1 && r->mesh.size[S2S_AXIS_PP] == 1)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.vpp"),
+                              "%lld chunks a rank need a pipeline: mesh.pp is 1",
+                              (long long)n_chunks);
+    return read_layers(r, err);
+}
+
 static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
 {
     static const char *const cp_comms[] = {"all_gather", "a2a", "p2p", NULL};
@@ -111,15 +149,17 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
         if (rc < 0)
             return rc;
         r->mesh.size[axis] = (int)size;
-        if ((axis == S2S_AXIS_PP || axis == S2S_AXIS_EP) && size > 1)
+        if (axis == S2S_AXIS_EP && size > 1)
             return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
-                                  "only dp, tp and cp may be more than 1, found %lld",
+                                  "only dp, tp, cp and pp may be more than 1, found %lld",
                                   (long long)size);
     }
     r->mesh.etp = r->mesh.size[S2S_AXIS_TP];
     int comm, rc = s2s_conf_get_choice_or(&comm, r->conf, "mesh.cp_comm", cp_comms, 0, err);
-    if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf,
-                                             "mesh.sequence_parallel", false, err)) < 0)
+    if (rc < 0 ||
+        (rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf, "mesh.sequence_parallel",
+                                   false, err)) < 0 ||
+        (rc = read_stages(r, err)) < 0)
         return rc;
     r->mesh.cp_comm = (enum s2s_cp_comm)comm;
     rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
@@ -278,6 +318,30 @@ static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
                           world_size / others);
 }
 
+/* Whether the microbatches of a step go through the pipeline. */
+static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    const int dp = r->mesh.size[S2S_AXIS_DP];
+    const int64_t all = (r->packs_per_step + r->packs_per_microbatch - 1) / r->packs_per_microbatch;
+    const struct s2s_pipeline pipeline = {.n_ranks = r->mesh.size[S2S_AXIS_PP],
+                                          .n_chunks = r->stages.n_chunks,
+                                          .n_microbatches = (all + dp - 1) / dp,
+                                          .group = r->stages.group};
+    if (pipeline.n_ranks > 1 && pipeline.n_microbatches < pipeline.n_ranks)
+        s2s_warn("recipe", "%lld microbatches a step for %d pipeline ranks: most of them wait",
+                 (long long)pipeline.n_microbatches, pipeline.n_ranks);
+    int rc = s2s_pipeline_check(&pipeline, err);
+    if (rc == 0)
+        return 0;
+    s2s_error_hint(err, rc, "change train.packs_per_step, mesh.vpp_group or mesh.vpp");
+    const struct s2s_conf *node = s2s_conf_find(r->conf, "mesh.vpp");
+    struct s2s_buf place = S2S_BUF_INIT;
+    s2s_conf_add_place(&place, &(node ? node : r->conf)->place);
+    s2s_error_add(err, rc, "%s: mesh.vpp", place.data);
+    s2s_buf_release(&place);
+    return rc;
+}
+
 int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)
 {
     struct s2s_report report = S2S_REPORT_INIT;
@@ -286,6 +350,8 @@ int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s
         say_warnings(&report);
         rc = fit_mesh(r, world_size, err);
     }
+    if (rc == 0 && trains)
+        rc = check_pipeline(r, err);
     s2s_report_release(&report);
     return rc;
 }
@@ -294,6 +360,7 @@ void s2s_recipe_release(struct s2s_recipe *r)
 {
     free(r->train);
     free(r->eval);
+    free(r->stages.layers);
     s2s_conf_free(r->conf);
     *r = (struct s2s_recipe)S2S_RECIPE_INIT;
 }

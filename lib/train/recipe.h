@@ -11,6 +11,7 @@
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
 #include "lib/train/layout.h"
+#include "lib/train/stages.h"
 
 struct s2s_conf;
 struct s2s_error;
@@ -45,6 +46,7 @@ struct s2s_recipe {
     bool shuffle;
 
     struct s2s_layout_spec mesh; /* dp 0: the rest of the world size */
+    struct s2s_stages_spec stages;
     double timeout_s;
     double bucket_mb; /* of gradients that are summed at once */
     bool overlap_grad_reduce;

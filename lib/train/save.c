@@ -85,11 +85,14 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
                      struct s2s_error *err)
 {
     const bool sharded = optim && (optim->begin > 0 || optim->end < params->n_trained);
-    const struct s2s_group *others[S2S_AXES]; /* who holds copies of the same moments */
+    /* who holds copies of the same values, and of the same moments: no other stage does */
+    const struct s2s_group *same[S2S_AXES], *others[S2S_AXES];
     int64_t total = 0, at = 0;
     float *host, *room;
     int rc = alloc_host(&host, &room, params, err);
-    memcpy(others, axes, sizeof others);
+    memcpy(same, axes, sizeof same);
+    same[S2S_AXIS_PP] = NULL;
+    memcpy(others, same, sizeof others);
     if (sharded)
         others[S2S_AXIS_DP] = NULL;
     for (size_t i = 0; i < params->n; i++)
@@ -97,9 +100,9 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
         struct s2s_box boxes[S2S_PARAM_PARTS];
-        if (!s2s_param_is_here(p))
+        if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_COPY)
             continue;
-        int n, number = s2s_param_copy(p, axes, &n);
+        int n, number = s2s_param_copy(p, same, &n);
         if (is_turn(at, total, number, n)) {
             s2s_param_get(p, host);
             rc = write_boxes(w, p, "", boxes, s2s_param_boxes(boxes, p, NULL), host, room, err);

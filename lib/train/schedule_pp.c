@@ -53,7 +53,7 @@ bool s2s_pipeline_is_last(const struct s2s_pipeline *p, int rank, int chunk)
 
 struct maker {
     const struct s2s_pipeline *p;
-    struct s2s_schedule *s;
+    struct s2s_pp_schedule *s;
     size_t cap_actions, cap_messages, cap_list, n_messages;
     int rank;
     int64_t n, group, warm_up; /* forwards of this rank; before the first backward */
@@ -78,7 +78,7 @@ static struct s2s_action backward_at(const struct maker *k, int64_t idx)
 
 static void act(struct maker *k, struct s2s_action action)
 {
-    struct s2s_schedule *s = k->s;
+    struct s2s_pp_schedule *s = k->s;
     s2s_grow(&s->actions, (size_t)s->n_actions, &k->cap_actions, sizeof *s->actions);
     s->actions[s->n_actions++] = action;
     s2s_grow(&s->list, (size_t)s->n_actions, &k->cap_list, sizeof *s->list);
@@ -87,7 +87,7 @@ static void act(struct maker *k, struct s2s_action action)
 
 static void message(struct maker *k, bool send, bool gradient, const struct s2s_action *of)
 {
-    struct s2s_schedule *s = k->s;
+    struct s2s_pp_schedule *s = k->s;
     const int n = k->p->n_ranks, next = (k->rank + 1) % n, before = (k->rank + n - 1) % n;
     s2s_grow(&s->messages, k->n_messages, &k->cap_messages, sizeof *s->messages);
     s->messages[k->n_messages++] = (struct s2s_message){
@@ -224,7 +224,7 @@ static void cool_down(struct maker *k)
  * until they were sent. */
 static int64_t most_in_flight(const struct maker *k)
 {
-    const struct s2s_schedule *s = k->s;
+    const struct s2s_pp_schedule *s = k->s;
     int64_t now = 0, most = 0;
     for (int64_t i = 0; i <= s->n_actions; i++) {
         const struct s2s_action *a = i > 0 ? &s->actions[i - 1] : NULL;
@@ -239,7 +239,7 @@ static int64_t most_in_flight(const struct maker *k)
     return most;
 }
 
-void s2s_schedule_init(struct s2s_schedule *schedule, const struct s2s_pipeline *p, int rank)
+void s2s_pp_schedule_init(struct s2s_pp_schedule *schedule, const struct s2s_pipeline *p, int rank)
 {
     struct maker k = {.p = p,
                       .s = schedule,
@@ -250,7 +250,7 @@ void s2s_schedule_init(struct s2s_schedule *schedule, const struct s2s_pipeline 
     if (p->n_chunks > 1)
         ahead = 2 * ahead + (p->n_chunks - 1) * k.group;
     k.warm_up = p->forward_only || ahead > k.n ? k.n : ahead;
-    *schedule = (struct s2s_schedule){.n_actions = 0};
+    *schedule = (struct s2s_pp_schedule){.n_actions = 0};
     s2s_grow(&schedule->list, 1, &k.cap_list, sizeof *schedule->list);
     schedule->list[0] = 0;
     if (rank > 0)
@@ -268,10 +268,10 @@ void s2s_schedule_init(struct s2s_schedule *schedule, const struct s2s_pipeline 
     schedule->in_flight = most_in_flight(&k);
 }
 
-void s2s_schedule_release(struct s2s_schedule *s)
+void s2s_pp_schedule_release(struct s2s_pp_schedule *s)
 {
     free(s->actions);
     free(s->messages);
     free(s->list);
-    *s = (struct s2s_schedule){.n_actions = 0};
+    *s = (struct s2s_pp_schedule){.n_actions = 0};
 }

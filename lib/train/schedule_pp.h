@@ -49,7 +49,7 @@ struct s2s_message {
     int64_t microbatch;
 };
 
-struct s2s_schedule {
+struct s2s_pp_schedule {
     struct s2s_action *actions; /* [n_actions] */
     int64_t n_actions;
     struct s2s_message *messages;
@@ -60,9 +60,9 @@ struct s2s_schedule {
 };
 
 /* The part of a rank, of a pipeline that was checked. */
-void s2s_schedule_init(struct s2s_schedule *schedule, const struct s2s_pipeline *pipeline,
-                       int rank);
-void s2s_schedule_release(struct s2s_schedule *schedule); /* also of one that is zero */
+void s2s_pp_schedule_init(struct s2s_pp_schedule *schedule, const struct s2s_pipeline *pipeline,
+                          int rank);
+void s2s_pp_schedule_release(struct s2s_pp_schedule *schedule); /* also of one that is zero */
 
 /* Of this rank's chunks: the stage, and whether it is the last of all. */
 int s2s_pipeline_stage(const struct s2s_pipeline *pipeline, int rank, int chunk);

@@ -11,6 +11,7 @@
 
 void s2s_bundle_free(struct s2s_bundle *bundle)
 {
+    s2s_stages_release(&bundle->stages);
     s2s_model_free(bundle->model);
     s2s_device_close(bundle->device);
     *bundle = (struct s2s_bundle){.model = NULL};
@@ -87,13 +88,18 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
     return rc < 0 ? rc : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"), err);
 }
 
-int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, const struct s2s_par *par,
-                    enum s2s_head head, struct s2s_device *device, struct s2s_error *err)
+int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,
+                    const struct s2s_layout *layout, enum s2s_head head, struct s2s_device *device,
+                    struct s2s_error *err)
 {
+    const struct s2s_comm *pp = layout->comms[S2S_AXIS_PP];
     *b = (struct s2s_bundle){.device = device};
-    int rc = open_model(b, r, par, head, err);
+    int rc = open_model(b, r, &layout->par, head, err);
     if (rc == 0)
         rc = make_groups(b, r, err);
+    if (rc == 0)
+        rc = s2s_stages_init(&b->stages, b->model, &r->stages, s2s_comm_size(pp), s2s_comm_rank(pp),
+                             err);
     if (rc == 0)
         rc = s2s_params_finish(b->model->params, err);
     if (rc < 0)
@@ -187,6 +193,7 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
                         struct s2s_error *err)
 {
     *b = (struct s2s_bundle){.model = NULL};
+    static const struct s2s_stages_spec one = S2S_STAGES_SPEC_INIT;
     int rc = s2s_device_open(&b->device, NULL, err);
     if (rc == 0 && ckpt) {
         rc = open_checkpoint(b, ckpt, err);
@@ -200,6 +207,8 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
             rc = s2s_bundle_load(b, 0, err);
         }
     }
+    if (rc == 0)
+        rc = s2s_stages_init(&b->stages, b->model, &one, 1, 0, err);
     if (rc < 0)
         s2s_bundle_free(b);
     return rc;

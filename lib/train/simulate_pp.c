@@ -27,7 +27,7 @@ struct link {
 enum { INPUT = 1, GRADIENT = 2, KEPT = 4 };
 
 struct rank {
-    struct s2s_schedule schedule;
+    struct s2s_pp_schedule schedule;
     int64_t at; /* the next list of messages */
     bool posted;
     double now, work;
@@ -97,7 +97,7 @@ static int compute(struct world *w, int rank, struct s2s_error *err)
 static void post(struct world *w, int rank)
 {
     struct rank *r = &w->ranks[rank];
-    const struct s2s_schedule *s = &r->schedule;
+    const struct s2s_pp_schedule *s = &r->schedule;
     for (int64_t j = s->list[r->at]; j < s->list[r->at + 1]; j++) {
         const struct s2s_message *m = &s->messages[j];
         struct link *link = link_for(w, rank, m);
@@ -115,7 +115,7 @@ static void post(struct world *w, int rank)
 static int wait_for_all(struct world *w, int rank, struct s2s_error *err)
 {
     struct rank *r = &w->ranks[rank];
-    const struct s2s_schedule *s = &r->schedule;
+    const struct s2s_pp_schedule *s = &r->schedule;
     double now = r->now;
     for (int64_t j = s->list[r->at]; j < s->list[r->at + 1]; j++) {
         const struct link *link = link_for(w, rank, &s->messages[j]);
@@ -202,7 +202,7 @@ int s2s_pp_simulate(struct s2s_pp_result *result, const struct s2s_pipeline *p,
     w.links = s2s_xcalloc(2 * n, sizeof *w.links);
     for (size_t i = 0; i < n; i++) {
         struct rank *r = &w.ranks[i];
-        s2s_schedule_init(&r->schedule, p, (int)i);
+        s2s_pp_schedule_init(&r->schedule, p, (int)i);
         const int64_t n_messages = r->schedule.list[r->schedule.n_actions + 1];
         r->places = s2s_xcalloc((size_t)n_messages + 1, sizeof *r->places);
         r->has = s2s_xcalloc((size_t)(p->n_chunks * p->n_microbatches) + 1, sizeof *r->has);
@@ -211,7 +211,7 @@ int s2s_pp_simulate(struct s2s_pp_result *result, const struct s2s_pipeline *p,
     if (rc == 0)
         sum_up(result, &w);
     for (size_t i = 0; i < n; i++) {
-        s2s_schedule_release(&w.ranks[i].schedule);
+        s2s_pp_schedule_release(&w.ranks[i].schedule);
         free(w.ranks[i].places);
         free(w.ranks[i].has);
         free(w.links[2 * i].sent.list);

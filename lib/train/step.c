@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/train/schedule_pp.h"
 
 /* ONCE: squares of gradients that all ranks of tp have */
 enum { LOSS, ONCE, CUT, EXPERT, N_SUMS };
@@ -29,6 +28,7 @@ static _Noreturn void end_job(void *mesh, const struct s2s_error *err)
 void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
                    struct s2s_optim *optim, const struct s2s_side_options *options)
 {
+    static const struct s2s_stages_spec one = S2S_STAGES_SPEC_INIT;
     struct s2s_device *device = model->params->device;
     *side = (struct s2s_side){.mesh = mesh,
                               .layout = options->layout,
@@ -43,9 +43,12 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
         const struct s2s_buckets_options whole = {.layout = options->layout};
         side->buckets = s2s_buckets_new(model, &whole);
     }
-    side->tape = s2s_tape_new(device, true);
+    if (!options->stages)
+        s2s_stages_init(&side->whole, model, &one, 1, 0, NULL);
+    s2s_flow_init(&side->flow, model, options->stages ? options->stages : &side->whole,
+                  options->layout->axes[S2S_AXIS_PP]);
     if (options->batch_norm_batch)
-        side->running = side->tape->running = s2s_running_new(model->params);
+        side->running = s2s_running_new(model->params);
     side->sums = s2s_sums_new(device, N_SUMS);
     s2s_arena_init(&side->results, device, 1);
     side->squares = s2s_arena_alloc(&side->results, S2S_CLASSES * sizeof *side->squares);
@@ -53,9 +56,10 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
 
 void s2s_side_release(struct s2s_side *side)
 {
-    if (!side->tape)
+    if (!side->sums)
         return;
-    s2s_tape_free(side->tape);
+    s2s_flow_release(&side->flow);
+    s2s_stages_release(&side->whole);
     s2s_buckets_free(side->buckets);
     s2s_running_free(side->running);
     s2s_sums_free(side->sums);
@@ -90,48 +94,44 @@ static void count_labels(struct step *s)
 
 static void begin(struct step *s)
 {
+    const struct s2s_pipeline pipeline =
+        s2s_stages_pipeline(s->side->flow.stages, s->data->n_microbatches);
     s2s_params_zero_grads(s->side->model->params);
     s2s_buckets_begin(s->side->buckets);
     if (s->side->running)
-        s2s_running_begin(s->side->running, s->data->n_microbatches);
+        s2s_running_begin(s->side->running, pipeline.n_microbatches);
 }
 
 /* ---- actions ---- */
 
-static void forward(struct step *s, int64_t i)
+/* In the last backward sums of gradients may start that are complete then. */
+static void begin_action(void *ctx, const struct s2s_action *action, bool last)
 {
-    struct s2s_side *side = s->side;
-    struct s2s_forward fwd = {.seed = 1.0 / (double)s->result->labels,
-                              .recompute = side->recompute};
-    s2s_mesh_note(side->mesh, s->options->number, "forward");
-    s2s_tape_reset(side->tape);
-    s2s_model_forward(side->model, side->tape, &s->data->microbatches[i]->batch, &fwd);
-    s2s_sums_add(side->sums, LOSS, fwd.loss);
+    const struct step *s = ctx;
+    const bool goes_back = action->kind == S2S_ACTION_BACKWARD;
+    s2s_mesh_note(s->side->mesh, s->options->number, goes_back ? "backward" : "forward");
+    if (last && goes_back)
+        s2s_buckets_arm(s->side->buckets);
 }
 
-static void backward(struct step *s, int64_t i, bool last)
+static void add_loss(void *ctx, const struct s2s_flow_seen *seen)
 {
-    struct s2s_side *side = s->side;
-    s2s_mesh_note(side->mesh, s->options->number, "backward");
-    if (side->running)
-        s2s_running_at(side->running, i);
-    if (last)
-        s2s_buckets_arm(side->buckets);
-    s2s_tape_backward(side->tape);
+    const struct step *s = ctx;
+    if (seen->last)
+        s2s_sums_add(s->side->sums, LOSS, seen->fwd->loss);
 }
 
 static void run_actions(struct step *s)
 {
-    const struct s2s_pipeline alone = {
-        .n_ranks = 1, .n_chunks = 1, .n_microbatches = s->data->n_microbatches};
-    struct s2s_schedule schedule;
-    s2s_schedule_init(&schedule, &alone, 0);
-    for (int64_t i = 0; i < schedule.n_actions; i++)
-        if (schedule.actions[i].kind == S2S_ACTION_FORWARD)
-            forward(s, schedule.actions[i].microbatch);
-        else
-            backward(s, schedule.actions[i].microbatch, i + 1 == schedule.n_actions);
-    s2s_schedule_release(&schedule);
+    const struct s2s_flow_options flow = {.packs = s->data->microbatches,
+                                          .n_packs = s->data->n_microbatches,
+                                          .seed = 1.0 / (double)s->result->labels,
+                                          .recompute = s->side->recompute,
+                                          .running = s->side->running,
+                                          .begins = begin_action,
+                                          .seen = add_loss,
+                                          .ctx = s};
+    s2s_flow_run(&s->side->flow, &flow);
 }
 
 /* ---- sums over ranks ---- */
@@ -144,6 +144,7 @@ static void finish_reductions(struct step *s)
     const struct s2s_params *params = s->side->model->params;
     int64_t begin, end;
     s2s_mesh_note(s->side->mesh, s->options->number, "reduce gradients");
+    s2s_flow_sum_shared(&s->side->flow);
     s2s_buckets_finish(s->side->buckets);
     s2s_params_range(params, S2S_CLASS_SP_SUM, &begin, &end);
     if (s2s_group_size(tp) > 1 && begin < end)
@@ -176,6 +177,8 @@ static void read_results(struct step *s)
     double sums[N_SUMS];
     s2s_optim_sumsq(side->optim, side->squares);
     for (int c = 0; c < S2S_CLASSES; c++) {
+        if (c == S2S_CLASS_COPY) /* another stage counts it */
+            continue;
         square.data = side->squares + c;
         s2s_sums_add(side->sums, sum_of[c], &square);
     }
@@ -185,7 +188,8 @@ static void read_results(struct step *s)
     s->result->grad_norm = norm_over_ranks(side->layout, sums);
 }
 
-/* What the step was made of, over all ranks: peers count a pack once, and each label once. */
+/* What the step was made of, over all ranks: peers count a pack once, and each label once. Of a
+ * pipeline the last stage alone has a loss. */
 static void share_counts(struct step *s)
 {
     const struct s2s_layout *layout = s->side->layout;
@@ -196,6 +200,7 @@ static void share_counts(struct step *s)
         n[1] += s->data->microbatches[i]->n_real;
     }
     s2s_comm_all_reduce(layout->data, &s->loss, 1, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(layout->comms[S2S_AXIS_PP], &s->loss, 1, S2S_F64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(layout->comms[S2S_AXIS_DP], n, 2, S2S_I64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), &peak, 1, S2S_F64, S2S_GROUP_MAX);
     s->result->loss = s->result->labels > 0 ? s->loss / (double)s->result->labels : 0;
@@ -206,22 +211,44 @@ static void share_counts(struct step *s)
 
 /* ---- NaN and Inf ---- */
 
-static int bad_loss(const struct step *s, const struct s2s_pack *pack, double loss,
-                    struct s2s_error *err)
+/* What a microbatch shows that is computed again. */
+struct look {
+    double loss;
+    int stage; /* the first one of this rank with a NaN or Inf; n_stages: none */
+    struct s2s_buf where;
+};
+
+static void look_at(void *ctx, const struct s2s_flow_seen *seen)
 {
+    struct look *look = ctx;
     struct s2s_nonfinite where;
+    if (seen->microbatch > 0) /* an empty one that fills the pipeline */
+        return;
+    if (seen->last)
+        look->loss = s2s_tensor_scalar(seen->fwd->loss);
+    if (seen->stage >= look->stage || !s2s_tape_find_nonfinite(seen->tape, &where))
+        return;
+    look->stage = seen->stage;
+    look->where.len = 0;
+    s2s_buf_printf(&look->where, ": the first NaN or Inf is in %s, output %d of %s (%lld values)",
+                   where.layer, where.output, where.op, (long long)where.count);
+}
+
+/* The rank says it that has the first stage with something to show, or the last stage. */
+static int blame(const struct step *s, const struct look *look, const struct s2s_pack *pack,
+                 struct s2s_error *err)
+{
+    const struct s2s_stages *stages = s->side->flow.stages;
     const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, false);
-    const char *holds = p ? "; parameter " : "", *name = p ? p->name : "",
-               *what = p ? " holds NaN or Inf" : "";
     const char *samples = pack->ids ? pack->ids : pack->place;
-    if (s2s_tape_find_nonfinite(s->side->tape, &where))
-        return s2s_error_set(err, S2S_E_RANGE,
-                             "loss %g: the first NaN or Inf is in %s, output %d of %s (%lld "
-                             "values)%s%s%s; samples %.300s",
-                             loss, where.layer, where.output, where.op, (long long)where.count,
-                             holds, name, what, samples);
-    return s2s_error_set(err, S2S_E_RANGE, "loss %g in the last layer%s%s%s; samples %.300s", loss,
-                         holds, name, what, samples);
+    int64_t first = -look->stage;
+    s2s_comm_all_reduce(s->side->layout->comms[S2S_AXIS_PP], &first, 1, S2S_I64, S2S_GROUP_MAX);
+    const bool none = first == -stages->n_stages;
+    if (none ? stages->rank < stages->pipeline.n_ranks - 1 : first != -look->stage)
+        return 0;
+    return s2s_error_set(err, S2S_E_RANGE, "loss %g%s%s%s%s; samples %.300s", look->loss,
+                         none ? " in the last layer" : look->where.data, p ? "; parameter " : "",
+                         p ? p->name : "", p ? " holds NaN or Inf" : "", samples);
 }
 
 /* Computes the microbatches again, one by one: the same numbers come out, and a look at each. */
@@ -230,26 +257,39 @@ static int find_bad_loss(struct step *s, struct s2s_error *err)
     struct s2s_side *side = s->side;
     int rc = 0;
     for (int64_t i = 0; i < s->data->n_microbatches; i++) {
-        const struct s2s_pack *pack = s->data->microbatches[i];
-        struct s2s_forward fwd = {.seed = 1.0 / (double)s->result->labels,
-                                  .recompute = side->recompute};
-        s2s_tape_reset(side->tape);
-        s2s_model_forward(side->model, side->tape, &pack->batch, &fwd);
-        const double loss = s2s_tensor_scalar(fwd.loss);
-        if (rc == 0 && !isfinite(loss))
-            rc = bad_loss(s, pack, loss, err);
+        struct look look = {.stage = side->flow.stages->n_stages, .where = S2S_BUF_INIT};
+        const struct s2s_flow_options flow = {.packs = s->data->microbatches + i,
+                                              .n_packs = 1,
+                                              .seed = 1.0 / (double)s->result->labels,
+                                              .recompute = side->recompute,
+                                              .forward_only = true,
+                                              .records = true,
+                                              .seen = look_at,
+                                              .ctx = &look};
+        s2s_flow_run(&side->flow, &flow);
+        s2s_comm_all_reduce(side->layout->comms[S2S_AXIS_PP], &look.loss, 1, S2S_F64,
+                            S2S_GROUP_SUM);
+        if (rc == 0 && !isfinite(look.loss))
+            rc = blame(s, &look, s->data->microbatches[i], err);
+        s2s_buf_release(&look.where);
     }
     return s2s_mesh_all_ok(side->mesh, rc, err);
 }
 
+/* Whoever has the parameter says it. */
 static int bad_gradient(const struct step *s, struct s2s_error *err)
 {
     const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, true);
     const double norm = s->result->grad_norm;
-    int rc = p ? s2s_error_set(err, S2S_E_RANGE,
-                               "gradient norm %g: the first NaN or Inf is in the gradient of %s",
-                               norm, p->name)
-               : s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
+    uint8_t anybody = p != NULL;
+    int rc = 0;
+    s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), &anybody, 1, S2S_U8, S2S_GROUP_MAX);
+    if (p)
+        rc = s2s_error_set(err, S2S_E_RANGE,
+                           "gradient norm %g: the first NaN or Inf is in the gradient of %s", norm,
+                           p->name);
+    else if (!anybody)
+        rc = s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
     return s2s_mesh_all_ok(s->side->mesh, rc, err);
 }
 

@@ -12,6 +12,7 @@
 #include "lib/tensor/sums.h"
 #include "lib/train/buckets.h"
 #include "lib/train/feed.h"
+#include "lib/train/flow.h"
 #include "lib/train/layout.h"
 
 struct s2s_error;
@@ -23,7 +24,8 @@ struct s2s_side {
     struct s2s_model *model;
     struct s2s_optim *optim;
     struct s2s_buckets *buckets; /* of the gradients */
-    struct s2s_tape *tape;
+    struct s2s_flow flow;        /* the microbatches of a step, on their tapes */
+    struct s2s_stages whole;     /* of a model that is no part of a pipeline */
     struct s2s_running *running; /* NULL: batch norms use their running statistics */
     struct s2s_sums *sums;       /* what a step reads back, at once */
     struct s2s_arena results;    /* device memory of the next */
@@ -33,12 +35,13 @@ struct s2s_side {
 
 struct s2s_side_options {
     const struct s2s_layout *layout;
-    struct s2s_buckets *buckets; /* taken; NULL: the default ones */
+    struct s2s_buckets *buckets;     /* taken; NULL: the default ones */
+    const struct s2s_stages *stages; /* of the model, on the layout's pp; NULL: all is here */
     bool recompute, batch_norm_batch;
 };
 
-/* Over a finished registry and its optimizer, all kept, as the layout: ends with s2s_side_release.
- */
+/* Over a finished registry and its optimizer, all kept, as layout and stages: ends with
+ * s2s_side_release. */
 void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
                    struct s2s_optim *optim, const struct s2s_side_options *options);
 void s2s_side_release(struct s2s_side *side); /* also of one that is zero */

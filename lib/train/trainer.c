@@ -30,12 +30,22 @@ void s2s_trainer_catch_signals(void)
 
 /* ---- life ---- */
 
+/* The same on every rank, also of a stage where nothing is. */
+static bool is_anything_trained(const struct s2s_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (!params->list[i]->tied &&
+            !(params->list[i]->flags & (S2S_PARAM_FROZEN | S2S_PARAM_BUFFER)))
+            return true;
+    return false;
+}
+
 static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
 {
     const struct s2s_model *model = t->bundle.model;
     if (model->vocab_size == 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "an encoder alone has no loss to train on");
-    if (model->params->n_trained == 0)
+    if (!is_anything_trained(model->params))
         return s2s_error_set(err, S2S_E_RULE, "every part of the model is frozen");
     return 0;
 }
@@ -96,7 +106,7 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     const enum s2s_head head = recipe->run ? head_to_go_on_with(t) : S2S_HEAD_BY_FILES;
     int rc = s2s_layout_init(&t->layout, mesh, &recipe->mesh, device, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, &t->layout.par, head, device, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, &t->layout, head, device, err);
     if (rc == 0)
         rc = check_model(t, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
@@ -117,6 +127,7 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     }
     const struct s2s_side_options side = {.layout = &t->layout,
                                           .buckets = buckets,
+                                          .stages = &t->bundle.stages,
                                           .recompute = recipe->recompute,
                                           .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);

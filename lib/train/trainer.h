@@ -33,6 +33,7 @@ struct s2s_error;
 struct s2s_bundle {
     struct s2s_device *device;
     struct s2s_model *model;
+    struct s2s_stages stages; /* of the pipeline: what of the model is here */
     bool composite;
 };
 
@@ -89,11 +90,11 @@ void s2s_trainer_catch_signals(void);
 
 /* ---- models (setup.c) ---- */
 
-/* The recipe's model for a rank of par (kept), allocated; its values are not set. head: of the
+/* The recipe's model for a rank of layout (kept), allocated; its values are not set. head: of the
  * checkpoint that they will come from (s2s_restore_head), or BY_FILES. device: taken, also on
  * failure. */
 int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
-                    const struct s2s_par *par, enum s2s_head head, struct s2s_device *device,
+                    const struct s2s_layout *layout, enum s2s_head head, struct s2s_device *device,
                     struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);

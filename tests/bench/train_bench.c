@@ -210,7 +210,7 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
            omp_get_max_threads(), rates[n_steps / 2], rates[n_steps - 1], tokens / cpu,
            1e-9 * flops / wall, peak.wall, 1e-9 * flops / wall / peak.wall,
            1e-9 * flops / cpu / peak.core, tokens / n_steps,
-           (double)s2s_tape_peak_bytes(b.side.tape) / 1048576, (double)use.ru_maxrss / 1024);
+           (double)s2s_flow_peak_bytes(&b.side.flow) / 1048576, (double)use.ru_maxrss / 1024);
 out:
     s2s_side_release(&b.side);
     s2s_optim_free(b.optim);

@@ -79,7 +79,7 @@ static void each_class_is_one_range(void **state)
         at += (p[order[i]]->numel + 15) / 16 * 16;
     }
     assert_int_equal(params->n_trained, at);
-    static const int64_t ends[S2S_CLASSES] = {64, 80, 112, 128};
+    static const int64_t ends[S2S_CLASSES] = {64, 80, 112, 112, 128};
     for (int c = 0; c < S2S_CLASSES; c++) {
         s2s_params_range(params, (enum s2s_param_class)c, &begin, &end);
         assert_int_equal(begin, c ? ends[c - 1] : 0);
@@ -126,6 +126,27 @@ static void tied_names_share_one_tensor(void **state)
     assert_int_equal(s2s_params_init(params, 1), 32);
     s2s_params_zero_grads(params);
     s2s_params_free(params);
+}
+
+/* Two stages have it: the one that has the copy does not count it. */
+static void shared_ones_are_counted_by_one_stage(void **state)
+{
+    for (int copy = 0; copy < 2; copy++) {
+        struct s2s_params *params = s2s_params_new(device);
+        struct s2s_param *shared = add(params, "embed", 32, 0);
+        struct s2s_param *gone = add(params, "elsewhere", 1000, 0);
+        add(params, "here", 16, 0);
+        s2s_param_share(shared, copy);
+        s2s_param_remove(gone);
+        assert_int_equal(s2s_params_finish(params, NULL), 0);
+        assert_int_equal(params->n_trained, 48);
+        assert_true(shared->trained && s2s_param_is_here(shared));
+        assert_false(gone->trained || s2s_param_is_here(gone));
+        int64_t begin, end;
+        s2s_params_range(params, S2S_CLASS_COPY, &begin, &end);
+        assert_int_equal(end - begin, copy ? 32 : 0);
+        s2s_params_free(params);
+    }
 }
 
 static void absent_ones_have_shapes_and_no_memory(void **state)
@@ -299,6 +320,7 @@ int main(void)
         cmocka_unit_test(each_class_is_one_range),
         cmocka_unit_test(one_process_keeps_the_order_of_adding),
         cmocka_unit_test(tied_names_share_one_tensor),
+        cmocka_unit_test(shared_ones_are_counted_by_one_stage),
         cmocka_unit_test(absent_ones_have_shapes_and_no_memory),
         cmocka_unit_test(patterns_freeze_and_scale),
         cmocka_unit_test(many_names_are_found),

@@ -144,7 +144,7 @@ static void t3_a_step_of_any_microbatches_waits_once(void **state)
 static void copy_peaks(const struct step_run *run, size_t peaks[4])
 {
     const struct s2s_device *device = run->device;
-    peaks[0] = s2s_tape_peak_bytes(run->side.tape);
+    peaks[0] = s2s_flow_peak_bytes(&run->side.flow);
     peaks[1] = device->pool.peak_bytes;
     peaks[2] = device->scratch.peak_bytes;
     peaks[3] = 0;

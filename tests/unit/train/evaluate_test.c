@@ -60,6 +60,8 @@ static void open_bundle(struct s2s_bundle *bundle, struct s2s_conf *encoder, str
     counting.sync = sync_queue;
     expect(s2s_device_new(&bundle->device, &counting, &err) == 0, "device");
     expect(s2s_salm_open(&bundle->model, bundle->device, NULL, &parts, &err) == 0, err.text);
+    static const struct s2s_stages_spec one = S2S_STAGES_SPEC_INIT;
+    expect(s2s_stages_init(&bundle->stages, bundle->model, &one, 1, 0, &err) == 0, err.text);
     expect(s2s_params_finish(bundle->model->params, &err) == 0, err.text);
     s2s_params_init(bundle->model->params, 5);
 }

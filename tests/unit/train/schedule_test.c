@@ -15,7 +15,7 @@
 #include "lib/train/simulate_pp.h"
 
 /* "F0.0 B0.0": actions with microbatch and chunk */
-static void say_actions(struct s2s_buf *text, const struct s2s_schedule *s)
+static void say_actions(struct s2s_buf *text, const struct s2s_pp_schedule *s)
 {
     s2s_buf_puts(text, "");
     for (int64_t i = 0; i < s->n_actions; i++)
@@ -26,16 +26,16 @@ static void say_actions(struct s2s_buf *text, const struct s2s_schedule *s)
 
 static void expect_order(const struct s2s_pipeline *p, int rank, const char *want)
 {
-    struct s2s_schedule s;
+    struct s2s_pp_schedule s;
     struct s2s_buf have = S2S_BUF_INIT;
     struct s2s_error err = S2S_ERROR_INIT;
     if (s2s_pipeline_check(p, &err) < 0)
         fail_msg("%s", err.text);
-    s2s_schedule_init(&s, p, rank);
+    s2s_pp_schedule_init(&s, p, rank);
     say_actions(&have, &s);
     assert_string_equal(have.data, want);
     s2s_buf_release(&have);
-    s2s_schedule_release(&s);
+    s2s_pp_schedule_release(&s);
 }
 
 static void orders_are_those_worked_out_by_hand(void **state)
@@ -204,14 +204,14 @@ static void a_rank_keeps_one_more_than_its_warm_up(void **state)
         for (int64_t m = 4; m <= 12; m += 4)
             for (int r = 0; r < 4; r++) {
                 const struct s2s_pipeline p = {4, v, m, 0, false}, only = {4, v, m, 0, true};
-                struct s2s_schedule s;
+                struct s2s_pp_schedule s;
                 const int64_t w = v > 1 ? 2 * (3 - r) + (v - 1) * 4 : 3 - r, all = m * v;
-                s2s_schedule_init(&s, &p, r);
+                s2s_pp_schedule_init(&s, &p, r);
                 assert_int_equal(s.in_flight, w + 1 < all ? w + 1 : all);
-                s2s_schedule_release(&s);
-                s2s_schedule_init(&s, &only, r);
+                s2s_pp_schedule_release(&s);
+                s2s_pp_schedule_init(&s, &only, r);
                 assert_true(s.in_flight <= 3);
-                s2s_schedule_release(&s);
+                s2s_pp_schedule_release(&s);
             }
 }
 

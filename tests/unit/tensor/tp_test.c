@@ -1,0 +1,231 @@
+/* What tensor parallelism asks of operations: ranks that have parts give what one process gives. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/base/error.h"
+#include "lib/base/rng.h"
+#include "lib/tensor/ops.h"
+#include "lib/tensor/param.h"
+#include "team.h"
+
+enum { RANKS = 4, ROWS = 7, WIDTH = 5, VOCAB = 11 };
+
+static float x0[ROWS * WIDTH], head0[VOCAB * WIDTH], target0[ROWS * VOCAB];
+/* of each rank's part of the classes, and of none */
+static int32_t labels[ROWS] = {0, 10, -100, 3, 7, 4, 2};
+
+static struct s2s_tensor *leaf(struct s2s_tape *tape, int64_t rows, int64_t cols, const float *x)
+{
+    struct s2s_tensor *t = s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){rows, cols}, x);
+    s2s_tape_want_grad(t);
+    return t;
+}
+
+static struct s2s_tape *open_tape(struct s2s_device **device)
+{
+    if (s2s_device_open(device, "cpu", NULL) < 0)
+        S2S_BUG("no device");
+    (*device)->queue.lanes = 1;
+    return s2s_tape_new(*device, true);
+}
+
+static void close_tape(struct s2s_tape *tape, struct s2s_device *device)
+{
+    s2s_tape_free(tape);
+    s2s_device_close(device);
+}
+
+static void close_to(const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= 1e-6f * (1 + fabsf(b[i]))))
+            fail_msg("element %lld is %g, not %g", (long long)i, (double)a[i], (double)b[i]);
+}
+
+/* The classes of a rank: [*begin, *end). */
+static void part_of(const struct s2s_group *g, int64_t *begin, int64_t *end)
+{
+    const int size = s2s_group_size(g), rank = s2s_group_rank(g);
+    *begin = s2s_cut_begin(VOCAB, rank, size);
+    *end = s2s_cut_begin(VOCAB, rank + 1, size);
+}
+
+/* ---- cross entropy over parts of the classes ---- */
+
+/* One row whose label is the likeliest class. */
+static void make_a_hit(void)
+{
+    float best = -INFINITY;
+    for (int c = 0; c < VOCAB; c++) {
+        float logit = 0;
+        for (int i = 0; i < WIDTH; i++)
+            logit += x0[5 * WIDTH + i] * head0[c * WIDTH + i];
+        if (logit > best) {
+            best = logit;
+            labels[5] = c;
+        }
+    }
+}
+
+struct outcome {
+    float dx[ROWS * WIDTH], dw[VOCAB * WIDTH];
+    double loss, hits;
+};
+
+static void run_xent(const struct s2s_group *g, struct outcome *o)
+{
+    struct s2s_device *device;
+    struct s2s_tape *tape = open_tape(&device);
+    const struct s2s_classes classes = {g, VOCAB};
+    int64_t begin, end;
+    part_of(g, &begin, &end);
+    struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0), *hits;
+    struct s2s_tensor *w = leaf(tape, end - begin, WIDTH, head0 + begin * WIDTH);
+    struct s2s_tensor *h = s2s_op_copy_to_group(tape, s2s_op_scale(tape, 1, x), g);
+    struct s2s_tensor *loss = s2s_op_linear_xent_of(tape, h, w, &classes, labels, 0.5, &hits);
+    s2s_tape_backward(tape);
+    o->loss = s2s_tensor_scalar(loss);
+    o->hits = s2s_tensor_scalar(hits);
+    s2s_tensor_read(x->grad, o->dx);
+    s2s_tensor_read(w->grad, o->dw + begin * WIDTH);
+    close_tape(tape, device);
+}
+
+static struct outcome outcomes[RANKS];
+
+static void xent_of_a_rank(const struct s2s_group *g, void *ctx)
+{
+    run_xent(g, &outcomes[g->rank]);
+}
+
+/* Loss, hits and the gradient of the input are everybody's, that of the matrix is a rank's own. */
+static void parts_of_the_classes_give_the_loss_of_all(void **state)
+{
+    struct outcome whole;
+    struct team team;
+    run_xent(NULL, &whole);
+    assert_true(whole.hits >= 1); /* else the likeliest class is nobody's */
+    team_run(&team, RANKS, xent_of_a_rank, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        int64_t begin, end;
+        part_of(&team.group[r], &begin, &end);
+        assert_true(fabs(outcomes[r].loss - whole.loss) < 1e-6);
+        assert_true(outcomes[r].loss == outcomes[0].loss);
+        assert_true(outcomes[r].hits == whole.hits);
+        close_to(outcomes[r].dx, whole.dx, ROWS * WIDTH);
+        close_to(outcomes[r].dw + begin * WIDTH, whole.dw + begin * WIDTH, (end - begin) * WIDTH);
+    }
+}
+
+/* ---- columns of neighbours ---- */
+
+/* Each rank has its columns of target0, times (1 + its rank); 0 and 1, and 2 and 3 put theirs
+ * together. */
+static float gathered[RANKS][ROWS * VOCAB], dcolumns[RANKS][ROWS * VOCAB];
+
+static void gather_some(const struct s2s_group *g, void *ctx)
+{
+    struct s2s_device *device;
+    struct s2s_tape *tape = open_tape(&device);
+    int64_t begin, end, widths[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        widths[r] = s2s_cut_begin(VOCAB, r + 1, RANKS) - s2s_cut_begin(VOCAB, r, RANKS);
+    part_of(g, &begin, &end);
+    const int64_t width = end - begin;
+    float mine[ROWS * VOCAB], zeros[ROWS * VOCAB] = {0};
+    for (int i = 0; i < ROWS * width; i++)
+        mine[i] = target0[i / width * VOCAB + begin + i % width];
+    struct s2s_tensor *x = leaf(tape, ROWS, width, mine);
+    struct s2s_tensor *h = s2s_op_scale(tape, (float)(1 + g->rank), x);
+    const int first = g->rank / 2 * 2;
+    const struct s2s_columns_of some = {g, first, 2, widths + first};
+    h = s2s_op_gather_columns(tape, h, &some);
+    s2s_tensor_read(h, gathered[g->rank]);
+    struct s2s_tensor *nothing = s2s_tape_upload(tape, S2S_F32, 2, h->shape, zeros);
+    /* ranks weigh what they see by 10 ^ rank: the gradient is the sum of all of them */
+    s2s_op_sqdist(tape, h, nothing, pow(10, g->rank));
+    s2s_tape_backward(tape);
+    s2s_tensor_read(x->grad, dcolumns[g->rank]);
+    close_tape(tape, device);
+}
+
+static void columns_come_together_and_their_gradients_add(void **state)
+{
+    struct team team;
+    alarm(30);
+    team_run(&team, RANKS, gather_some, NULL);
+    alarm(0);
+    for (int r = 0; r < RANKS; r++) {
+        const int64_t begin = s2s_cut_begin(VOCAB, r, RANKS),
+                      width = s2s_cut_begin(VOCAB, r + 1, RANKS) - begin,
+                      first = s2s_cut_begin(VOCAB, r / 2 * 2, RANKS),
+                      all = s2s_cut_begin(VOCAB, r / 2 * 2 + 2, RANKS) - first;
+        assert_int_equal(team.calls[r], 2);
+        for (int64_t i = 0; i < ROWS * all; i++) {
+            const int64_t col = first + i % all;
+            const bool second = col >= s2s_cut_begin(VOCAB, r / 2 * 2 + 1, RANKS);
+            assert_true(gathered[r][i] ==
+                        target0[i / all * VOCAB + col] * (float)(1 + r / 2 * 2 + second));
+        }
+        const float scale = (float)((1 + r) * (1 + r)) * (r < 2 ? 11 : 1100);
+        for (int64_t i = 0; i < ROWS * width; i++) {
+            const float x = target0[i / width * VOCAB + begin + i % width];
+            assert_true(fabsf(dcolumns[r][i] - scale * x) <= 1e-5f * scale * (1 + fabsf(x)));
+        }
+    }
+}
+
+/* ---- a bias after a sum ---- */
+
+/* Value and gradients are those of a bias in the product, whether its input is trained or not. */
+static void a_bias_after_the_sum_is_that_of_the_product(void **state)
+{
+    float y[2][ROWS * VOCAB], db[2][VOCAB], dx[2][ROWS * WIDTH];
+    for (int after = 0; after < 2; after++)
+        for (int trained = 0; trained < 2; trained++) {
+            struct s2s_device *device;
+            struct s2s_tape *tape = open_tape(&device);
+            struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0);
+            x->needs_grad = trained;
+            struct s2s_tensor *b = leaf(tape, 1, VOCAB, target0);
+            struct s2s_tensor *w =
+                s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){VOCAB, WIDTH}, head0);
+            struct s2s_tensor *h = s2s_op_linear(tape, x, w, after ? NULL : b);
+            if (after)
+                h = s2s_op_add_bias(tape, h, b);
+            struct s2s_tensor *target = s2s_tape_upload(tape, S2S_F32, 2, h->shape, target0);
+            s2s_tensor_read(h, y[after]);
+            s2s_op_sqdist(tape, h, target, 1);
+            s2s_tape_backward(tape);
+            s2s_tensor_read(b->grad, db[after]);
+            assert_int_equal(x->grad != NULL, trained);
+            if (trained)
+                s2s_tensor_read(x->grad, dx[after]);
+            close_tape(tape, device);
+        }
+    close_to(y[1], y[0], ROWS * VOCAB);
+    for (int i = 0; i < VOCAB; i++)
+        assert_true(fabsf(db[1][i] - db[0][i]) < 1e-4f);
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        assert_true(fabsf(dx[1][i] - dx[0][i]) < 1e-4f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_of_the_classes_give_the_loss_of_all),
+        cmocka_unit_test(columns_come_together_and_their_gradients_add),
+        cmocka_unit_test(a_bias_after_the_sum_is_that_of_the_product),
+    };
+    s2s_rng_fill_normal(x0, ROWS * WIDTH, 1, 0, 0, 1);
+    s2s_rng_fill_normal(head0, VOCAB * WIDTH, 2, 0, 0, 1);
+    s2s_rng_fill_normal(target0, ROWS * VOCAB, 4, 0, 0, 1);
+    make_a_hit();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,7 +1,7 @@
 /*
- * Dense decoders of the Llama type: Llama, Qwen2, Qwen3, Gemma 1.
- *   h += attn(norm1(h)); h += mlp(norm2(h)); final norm; logits with the output layer, or with the
- *   embedding when the two are tied
+ * Decoders of the Llama type: Llama, Qwen2, Qwen3, Gemma 1; with mixtures of experts in the place
+ * of MLPs Mixtral and Qwen3-MoE. h += attn(norm1(h)); h += mlp(norm2(h)); final norm; logits with
+ * the output layer, or with the embedding when the two are tied
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,10 +12,11 @@
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
+#include "lib/model/moe.h"
 #include "lib/nn/decoder.h"
 #include "lib/nn/embedding.h"
 
-enum family { LLAMA, QWEN2, QWEN3, GEMMA };
+enum family { LLAMA, QWEN2, QWEN3, GEMMA, MIXTRAL, QWEN3_MOE };
 
 struct config {
     enum family family;
@@ -23,12 +24,15 @@ struct config {
     double eps, init_std;
     bool tied, qkv_bias, o_bias, mlp_bias;
     enum s2s_act act;
+    struct model_moe moe;
 };
 
 struct layer {
     struct s2s_nn_rmsnorm norm1, norm2;
     struct s2s_nn_attention attention;
+    bool sparse; /* a mixture of experts, no MLP */
     struct s2s_nn_mlp mlp;
+    struct s2s_nn_moe moe;
 };
 
 struct llama {
@@ -46,13 +50,16 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                      struct s2s_tensor *const *in, struct s2s_tensor **out);
 
-static const char *const model_types[] = {"llama", "qwen2", "qwen3", "gemma", NULL};
+static const char *const model_types[] = {"llama",   "qwen2",     "qwen3", "gemma",
+                                          "mixtral", "qwen3_moe", NULL};
 
 /* What each class of transformers takes for an absent key; 0: it follows from other keys. */
 static const struct {
     int64_t n_kv_heads, head_dim, pad;
-} class_defaults[] = {
-    [LLAMA] = {0, 0, -1}, [QWEN2] = {32, 0, -1}, [QWEN3] = {32, 128, -1}, [GEMMA] = {16, 256, 0}};
+    double eps, theta;
+} class_defaults[] = {[LLAMA] = {0, 0, -1, 1e-6, 1e4},    [QWEN2] = {32, 0, -1, 1e-6, 1e4},
+                      [QWEN3] = {32, 128, -1, 1e-6, 1e4}, [GEMMA] = {16, 256, 0, 1e-6, 1e4},
+                      [MIXTRAL] = {8, 0, -1, 1e-5, 1e6},  [QWEN3_MOE] = {4, 0, -1, 1e-6, 1e4}};
 
 /* ---- config.json ---- */
 
@@ -77,7 +84,8 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
                                       : class_defaults[c->family].pad,
                                   err)) < 0 ||
         (rc = s2s_conf_get_f64_or(&c->init_std, conf, "initializer_range", 0.02, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&c->eps, conf, "rms_norm_eps", 1e-6, err)) < 0)
+        (rc = s2s_conf_get_f64_or(&c->eps, conf, "rms_norm_eps", class_defaults[c->family].eps,
+                                  err)) < 0)
         return rc;
     if (c->pad < 0 && !s2s_conf_is_unset(conf, "pad_token_id"))
         c->pad += c->vocab; /* torch counts from the end */
@@ -121,12 +129,15 @@ static int read_switches(struct config *c, const struct s2s_conf *conf, struct s
         (rc = s2s_conf_get_bool_or(&causal, conf, "is_causal", true, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&sliding, conf, "use_sliding_window", false, err)) < 0)
         return rc;
-    c->qkv_bias = c->family == QWEN2 || attention_bias;
-    c->o_bias = c->family != QWEN2 && attention_bias;
+    c->qkv_bias = c->family == QWEN2 || (c->family != MIXTRAL && attention_bias);
+    c->o_bias = c->family != QWEN2 && c->family != MIXTRAL && attention_bias;
     c->mlp_bias = c->family == LLAMA && mlp_bias;
     if (!causal)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "is_causal"),
                               "attention to what comes later is not implemented");
+    if (c->family == MIXTRAL && !s2s_conf_is_unset(conf, "sliding_window"))
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "sliding_window"),
+                              "attention in a sliding window is not implemented");
     if (sliding)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "use_sliding_window"),
                               "attention in a sliding window is not implemented");
@@ -171,7 +182,8 @@ static int read_rope(struct llama *m, const struct s2s_conf *conf, struct s2s_er
     if (rope && !s2s_conf_is_unset(rope, "rope_theta"))
         rc = s2s_conf_get_f64(&theta, rope, "rope_theta", err);
     else
-        rc = s2s_conf_get_f64_or(&theta, conf, "rope_theta", 10000.0, err);
+        rc = s2s_conf_get_f64_or(&theta, conf, "rope_theta", class_defaults[m->config.family].theta,
+                                 err);
     if (rc < 0 || (rc = s2s_conf_get_f64_or(&partial, conf, "partial_rotary_factor", 1.0, err)) < 0)
         return rc;
     if (partial != 1.0)
@@ -197,6 +209,9 @@ static int read_rope(struct llama *m, const struct s2s_conf *conf, struct s2s_er
 static int check_ranks(const struct s2s_model *model, const struct config *c, struct s2s_error *err)
 {
     const int ranks = s2s_group_size(model->par->tp);
+    bool dense = false;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        dense |= !model_is_sparse(&c->moe, i);
     const bool shared = ranks > c->n_kv_heads; /* a key-value head by several ranks */
     const struct model_cut cuts[] = {
         {"num_attention_heads", "attention heads", c->n_heads, c->n_heads % ranks == 0},
@@ -204,10 +219,13 @@ static int check_ranks(const struct s2s_model *model, const struct config *c, st
          shared ? ranks % c->n_kv_heads == 0 : c->n_kv_heads % ranks == 0},
         {"head_dim", "rows of a key-value head", c->head_dim,
          !shared || c->head_dim % (ranks / c->n_kv_heads) == 0},
-        {"intermediate_size", "columns of an MLP", c->inner, c->inner % ranks == 0},
+        {"intermediate_size", "columns of an MLP", c->inner, !dense || c->inner % ranks == 0},
         {"vocab_size", "tokens", c->vocab, c->vocab >= ranks},
     };
-    return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
+    int rc = model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
+    if (rc < 0 || c->moe.options.router.n_experts == 0)
+        return rc;
+    return s2s_nn_moe_check(&c->moe.options, model->par, err);
 }
 
 static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_error *err)
@@ -221,6 +239,10 @@ static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_
         (rc = read_switches(&m->config, conf, err)) < 0)
         return rc;
     m->inv_freq = s2s_xcalloc((size_t)m->config.head_dim / 2, sizeof *m->inv_freq);
+    if (family >= MIXTRAL &&
+        (rc = model_read_moe(&m->config.moe, family == MIXTRAL ? MODEL_MIXTRAL : MODEL_QWEN3_MOE,
+                             conf, m->config.width, m->config.act, err)) < 0)
+        return rc;
     return read_rope(m, conf, err);
 }
 
@@ -240,7 +262,8 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     const double offset = c->family == GEMMA ? 1 : 0;
     char *place = s2s_xasprintf("%smodel.layers.%d", model->prefix, idx);
     char *attention = s2s_xasprintf("%s.self_attn", place);
-    char *mlp = s2s_xasprintf("%s.mlp", place);
+    layer->sparse = model_is_sparse(&c->moe, idx);
+    char *mlp = s2s_xasprintf("%s.%s", place, layer->sparse ? c->moe.place : "mlp");
     struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
     const unsigned outside = s2s_nn_outside(model->par);
@@ -252,14 +275,17 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
             .width = c->width,
             .qkv_bias = c->qkv_bias,
             .o_bias = c->o_bias,
-            .qk_norm = c->family == QWEN3,
+            .qk_norm = c->family == QWEN3 || c->family == QWEN3_MOE,
             .eps = c->eps,
             .shape = {.n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .dim = c->head_dim}});
     ctx.place = place;
     s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset,
                         outside);
     ctx.place = mlp;
-    s2s_nn_mlp_init(&layer->mlp, &ctx, c->width, c->inner, c->act, c->mlp_bias);
+    if (layer->sparse)
+        s2s_nn_moe_init(&layer->moe, &ctx, &c->moe.options);
+    else
+        s2s_nn_mlp_init(&layer->mlp, &ctx, c->width, c->inner, c->act, c->mlp_bias);
     free(mlp);
     free(attention);
     free(place);
@@ -456,7 +482,8 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
-    x = s2s_nn_mlp(tape, &layer->mlp, tp, x);
+    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, x, NULL)
+                      : s2s_nn_mlp(tape, &layer->mlp, tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);
 }

@@ -295,7 +295,8 @@ struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_
                                 const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The table's entries; a new kind is declared here and listed in model.c. */
-extern const struct s2s_model_kind s2s_model_llama;         /* llama, qwen2, qwen3, gemma */
+extern const struct s2s_model_kind
+    s2s_model_llama; /* llama, qwen2, qwen3, gemma, mixtral, qwen3_moe */
 extern const struct s2s_model_kind s2s_model_fastconformer; /* parakeet_encoder */
 extern const struct s2s_model_kind s2s_model_salm; /* encoder, projection, LLM: lib/model/salm.h */
 

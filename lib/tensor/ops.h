@@ -9,6 +9,8 @@
 #include "kernels/kernels.h"
 #include "lib/tensor/tensor.h"
 
+struct s2s_stack;
+
 /* y [T, out] = x [T, in] w^T + b; w [out, in], b [out] or NULL. */
 struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b);
@@ -227,6 +229,73 @@ struct s2s_columns_of {
 };
 struct s2s_tensor *s2s_op_gather_columns(struct s2s_tape *tape, struct s2s_tensor *x,
                                          const struct s2s_columns_of *ranks);
+
+/* ---- mixtures of experts (op_moe.c) ---- */
+
+/* How a router chooses (struct s2s_k_route). */
+struct s2s_router {
+    int64_t n_experts, n_chosen;
+    int64_t n_groups, n_chosen_groups, n_group_best; /* n_groups 0: no groups */
+    enum s2s_score score;
+    bool normalise;
+    float scale;
+};
+
+/* Where T rows go, each to K of E experts: I32, sorted by expert. */
+struct s2s_routes {
+    struct s2s_tensor *weights; /* [T, K] */
+    struct s2s_tensor *experts; /* [T K] */
+    struct s2s_tensor *places;  /* [T K] of each choice: its row among those that are sorted */
+    struct s2s_tensor *rows;    /* [T K] of each of these: the row that it is a copy of */
+    struct s2s_tensor *offsets; /* [E + 1] where each expert's begin */
+    int64_t n, n_chosen, n_experts;
+};
+/* logits [T, E]; bias [E] or NULL takes part in the choice alone. Gradients reach the logits by the
+ * weights. */
+struct s2s_routes s2s_op_route(struct s2s_tape *tape, struct s2s_tensor *logits,
+                               struct s2s_tensor *bias, const struct s2s_router *router);
+/* y [T K, cols]: rows of x [T, cols], by expert. */
+struct s2s_tensor *s2s_op_dispatch(struct s2s_tape *tape, struct s2s_tensor *x,
+                                   const struct s2s_routes *routes);
+/* y [T, cols]: of each row the weighted sum of its rows in x [T K, cols], in the order of its
+ * choices. Of one x once. */
+struct s2s_tensor *s2s_op_combine(struct s2s_tape *tape, struct s2s_tensor *x,
+                                  const struct s2s_routes *routes);
+/* y [rows, out] = x w_e^T for the rows offsets[e] .. offsets[e + 1] of x [rows, in], w_e [out, in]
+ * the e-th of the stack. offsets I32 [n + 1]; they leave no row out. */
+struct s2s_tensor *s2s_op_grouped_linear(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         const struct s2s_stack *w, struct s2s_tensor *offsets);
+
+/*
+ * Experts on the ranks of a group, E / size next to each other on each. What a rank has to know of
+ * the others' routes: numbers of rows on the host, and the order of what comes.
+ */
+struct s2s_expert_rows {
+    const int64_t *send, *recv; /* [size] rows to and from each rank, in the tape's memory */
+    struct s2s_tensor *order;   /* I32 [rows that come]: sorted by this rank's experts */
+    struct s2s_tensor *back;    /* the way back */
+    struct s2s_tensor *offsets; /* I32 [E / size + 1] of the sorted ones */
+};
+/* Collective, and the one place of a forward where the host waits for the device. On a table that
+ * counts, which has no counts to read, all experts get as many rows. */
+struct s2s_expert_rows s2s_op_expert_rows(struct s2s_tape *tape, const struct s2s_routes *routes,
+                                          const struct s2s_group *group);
+
+/*
+ * Losses of balance (struct s2s_k_router_load) as a side of the logits [T, E], which are given back
+ * as they are: the backward adds the gradient of balance losses[0] + square losses[1], and, once a
+ * backward, the losses to `losses`, however often a segment runs.
+ */
+struct s2s_balance {
+    struct s2s_tensor *segments; /* I32 [T]; NULL: one */
+    int64_t n_segments;
+    float balance, square;         /* factors of the losses, with the seed of the step */
+    const struct s2s_group *group; /* whose ranks have other rows of the same segments, or NULL */
+    double *losses;                /* [3] device memory; NULL: not wanted */
+};
+struct s2s_tensor *s2s_op_balance(struct s2s_tape *tape, struct s2s_tensor *logits,
+                                  const struct s2s_router *router,
+                                  const struct s2s_balance *balance);
 
 /* x [T, a, b] -> [T, b * a], every row transposed. */
 struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x);

@@ -289,12 +289,18 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
     return 0;
 }
 
+/* Elements from p to what stands behind it. */
+static int64_t room_of(const struct s2s_param *p)
+{
+    return (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+}
+
 /* Places p at *end. */
 static void place(struct s2s_param *p, int64_t *end)
 {
     p->offset = *end;
     if (*end <= MAX_NUMEL && p->numel <= MAX_NUMEL)
-        *end += (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+        *end += room_of(p);
     else
         *end = MAX_NUMEL + 1;
 }
@@ -317,10 +323,57 @@ static void lay_out(struct s2s_params *params)
     }
 }
 
+/* Ranks record the same operations only where all of a stack, here or not, is trained or not. */
+static int check_stacks(const struct s2s_params *params, struct s2s_error *err)
+{
+    for (size_t i = 1; i < params->n; i++) {
+        const struct s2s_param *p = params->list[i], *before = params->list[i - 1];
+        if (!(p->flags & S2S_PARAM_STACKED))
+            continue;
+        if (!same_shape(p, before))
+            S2S_BUG("parameter %s is stacked behind %s, which has another shape", p->name,
+                    before->name);
+        if ((p->flags & S2S_PARAM_FROZEN) == (before->flags & S2S_PARAM_FROZEN))
+            continue;
+        const bool frozen = p->flags & S2S_PARAM_FROZEN;
+        int rc = s2s_error_set(err, S2S_E_RULE, "%s is frozen, but %s is not",
+                               frozen ? p->name : before->name, frozen ? before->name : p->name);
+        return s2s_error_hint(err, rc, "freeze all experts of a layer, or none of them");
+    }
+    return 0;
+}
+
+/* The first of each stack that is here counts those that are. */
+static void count_stacks(struct s2s_params *params)
+{
+    struct s2s_param *first = NULL;
+    for (size_t i = 0; i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        if (!(p->flags & S2S_PARAM_STACKED))
+            first = NULL;
+        if (!s2s_param_is_here(p))
+            continue;
+        first = first ? first : p;
+        if (p->offset != first->offset + first->n_stack * room_of(p))
+            S2S_BUG("parameter %s does not stand behind its stack", p->name);
+        first->n_stack++;
+    }
+}
+
+struct s2s_stack s2s_param_stack(const struct s2s_param *first)
+{
+    if (first->n_stack == 0)
+        S2S_BUG("parameter %s is not the first of a stack", first->name);
+    return (struct s2s_stack){first->tensor, first->n_stack, room_of(first)};
+}
+
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
 {
+    int rc = check_stacks(params, err);
+    if (rc < 0)
+        return rc;
     lay_out(params);
-    int rc = alloc_buffers(params, err);
+    rc = alloc_buffers(params, err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < params->n; i++) {
@@ -339,6 +392,7 @@ int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
         t->grad = s2s_xcalloc(1, sizeof *t->grad);
         set_header(t->grad, p, params->device, params->grads + p->offset);
     }
+    count_stacks(params);
     params->finished = true;
     return 0;
 }

@@ -35,6 +35,8 @@ enum s2s_param_flag {
                               * not divide is our bug */
     S2S_PARAM_SHARED = 256,  /* two pipeline stages have it: its gradient is summed over both */
     S2S_PARAM_COPY = 512,    /* a shared one that the other stage counts and saves */
+    S2S_PARAM_STACKED = 1024, /* stands right behind the parameter that was added before it, and is
+                               * of its stack: see s2s_param_stack */
 };
 
 /* Over which ranks a gradient is reduced, and who counts it in the norm. Trained parameters stand
@@ -100,6 +102,7 @@ struct s2s_param {
     struct s2s_init init;
     int64_t numel;             /* elements stored here: 0 for a tied or absent one */
     int64_t offset;            /* first element in the trained or fixed buffer */
+    int64_t n_stack;           /* of the first of a stack that is here: how many are */
     bool trained;              /* has a gradient and optimizer state here */
     bool set;                  /* was initialised or loaded */
     struct s2s_tensor *tensor; /* its value (data NULL where it is absent); tensor->grad is its
@@ -146,10 +149,21 @@ size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern);
 size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
                               double decay_mult);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
- * not set). Fails where the machine has no room for them. */
+ * not set). Fails where the machine has no room for them, and where a part of a stack is frozen. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);
 
 struct s2s_param *s2s_params_find(const struct s2s_params *params, const char *name); /* or NULL */
+
+/*
+ * Parameters of equal shapes, one behind the other, that operations take as one tensor: matrices of
+ * experts. Each has its name, values and multipliers; all are trained, or none is. Those that are
+ * absent here (other ranks' experts) leave no gap. first: of those that are here.
+ */
+struct s2s_stack {
+    struct s2s_tensor *first; /* its gradient is followed by those of the others */
+    int64_t n, step;          /* how many, and the elements from one to the next */
+};
+struct s2s_stack s2s_param_stack(const struct s2s_param *first);
 
 /* The elements [begin, end) of the trained buffers that belong to a class. */
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,

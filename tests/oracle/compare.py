@@ -76,7 +76,8 @@ def main():
             bad.append("%s: not finite" % name)
             continue
         diff = float(np.abs(a - b).max()) if a.size else 0.0
-        share = diff / table[name]["atol"]
+        limit = table[name]["atol"]
+        share = diff / limit if limit else (0.0 if diff == 0 else float("inf"))  # 0: of an expert that no token went to
         worst = max(worst, (share, name))
         if args.v:
             print("%-60s %.2e of %.2e" % (name, diff, table[name]["atol"]))

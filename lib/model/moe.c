@@ -1,0 +1,163 @@
+/* Mixtures of experts in config.json. */
+#include "lib/model/moe.h"
+
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/conf/conf.h"
+
+static const struct s2s_nn_moe_names mixtral_names = {.gate = "gate",
+                                                      .experts = "experts",
+                                                      .expert_gate = "w1",
+                                                      .expert_up = "w3",
+                                                      .expert_down = "w2"};
+static const struct s2s_nn_moe_names qwen_names = {.gate = "gate",
+                                                   .experts = "experts",
+                                                   .expert_gate = "gate_proj",
+                                                   .expert_up = "up_proj",
+                                                   .expert_down = "down_proj"};
+
+/* What each class calls its sizes, and takes for an absent one. */
+static const struct {
+    const char *place;
+    const struct s2s_nn_moe_names *names;
+    const char *n_experts, *inner;
+    int64_t default_experts, default_chosen, default_inner;
+    bool normalises; /* whatever the config says */
+} families[] = {
+    [MODEL_MIXTRAL] = {"block_sparse_moe", &mixtral_names, "num_local_experts", "intermediate_size",
+                       8, 2, 14336, true},
+    [MODEL_QWEN3_MOE] = {"mlp", &qwen_names, "num_experts", "moe_intermediate_size", 128, 8, 768,
+                         false},
+};
+
+/* ---- keys that change what is computed ---- */
+
+/* Those of transformers' classes. OFF: false, 0 or null is what is implemented. */
+enum use { READ, UNUSED, OFF };
+static const struct {
+    const char *key;
+    enum use use;
+} keys[] = {
+    {"num_local_experts", READ},   {"num_experts", READ},
+    {"num_experts_per_tok", READ}, {"moe_intermediate_size", READ},
+    {"norm_topk_prob", READ},      {"decoder_sparse_step", READ},
+    {"mlp_only_layers", READ},     {"router_aux_loss_coef", UNUSED},
+    {"output_router_logits", OFF}, {"router_jitter_noise", OFF},
+};
+/* Of a key that is not among them: the config is of another router. */
+static const char *const words[] = {"expert", "router",  "moe",    "topk",
+                                    "top_k",  "n_group", "gating", NULL};
+
+static bool is_on(const struct s2s_conf *node)
+{
+    static const char *const off[] = {"false", "0", "0.0", "null", "", NULL};
+    if (node->kind == S2S_CONF_NULL)
+        return false;
+    for (int i = 0; off[i] && node->text; i++)
+        if (strcmp(node->text, off[i]) == 0)
+            return false;
+    return true;
+}
+
+static int check_key(const struct s2s_conf *node, struct s2s_error *err)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (strcmp(node->key, keys[i].key) != 0)
+            continue;
+        if (keys[i].use != OFF || !is_on(node))
+            return 0;
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, node,
+                              "it is not implemented; without it the "
+                              "router computes something else");
+    }
+    for (int w = 0; words[w]; w++)
+        if (strstr(node->key, words[w]) && is_on(node))
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED, node,
+                                  "this key of a router is not known, and may change what it "
+                                  "computes");
+    return 0;
+}
+
+/* ---- values ---- */
+
+/* Published files have the class's name, newer libraries write both classes' sizes under one. */
+static int read_n_experts(int64_t *n, enum model_moe_family family, const struct s2s_conf *conf,
+                          struct s2s_error *err)
+{
+    static const char written[] = "num_local_experts";
+    int64_t other;
+    int rc = s2s_conf_get_i64_or(&other, conf, written, 1, S2S_MAX_EXPERTS,
+                                 families[family].default_experts, err);
+    if (rc < 0 || (rc = s2s_conf_get_i64_or(n, conf, families[family].n_experts, 1, S2S_MAX_EXPERTS,
+                                            other, err)) < 0)
+        return rc;
+    if (*n != other && !s2s_conf_is_unset(conf, written))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, written),
+                              "it is %lld, but %s is %lld", (long long)other,
+                              families[family].n_experts, (long long)*n);
+    return 0;
+}
+
+static int read_router(struct model_moe *moe, enum model_moe_family family,
+                       const struct s2s_conf *conf, struct s2s_error *err)
+{
+    struct s2s_router *r = &moe->options.router;
+    int rc;
+    *r = (struct s2s_router){.score = S2S_SCORE_SOFTMAX, .scale = 1};
+    if ((rc = read_n_experts(&r->n_experts, family, conf, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&r->n_chosen, conf, "num_experts_per_tok", 1, r->n_experts,
+                                  families[family].default_chosen, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&r->normalise, conf, "norm_topk_prob", false, err)) < 0)
+        return rc;
+    if (r->n_chosen > r->n_experts)
+        return s2s_conf_error(err, S2S_E_RANGE, conf,
+                              "%lld experts a token (num_experts_per_tok) "
+                              "of %lld",
+                              (long long)r->n_chosen, (long long)r->n_experts);
+    r->normalise |= families[family].normalises;
+    return 0;
+}
+
+static int read_dense(struct model_moe *moe, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    int64_t layer;
+    int rc = s2s_conf_get_list(&moe->dense, conf, "mlp_only_layers", err);
+    for (size_t i = 0; rc == 0 && moe->dense && i < moe->dense->n_items; i++)
+        rc = s2s_conf_as_i64(&layer, moe->dense->items[i], 0, INT32_MAX, err);
+    return rc;
+}
+
+int model_read_moe(struct model_moe *moe, enum model_moe_family family, const struct s2s_conf *conf,
+                   int64_t width, enum s2s_act act, struct s2s_error *err)
+{
+    int rc = 0;
+    *moe = (struct model_moe){.place = families[family].place, .step = 1};
+    for (size_t i = 0; rc == 0 && i < conf->n_items; i++)
+        rc = check_key(conf->items[i], err);
+    if (rc < 0 || (rc = read_router(moe, family, conf, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&moe->options.inner, conf, families[family].inner, 1, 1 << 30,
+                                  families[family].default_inner, err)) < 0)
+        return rc;
+    moe->options.names = families[family].names;
+    moe->options.width = width;
+    moe->options.act = act;
+    if (family != MODEL_QWEN3_MOE)
+        return 0;
+    rc = s2s_conf_get_i64_or(&moe->step, conf, "decoder_sparse_step", 1, 100000, 1, err);
+    return rc < 0 ? rc : read_dense(moe, conf, err);
+}
+
+bool model_is_sparse(const struct model_moe *moe, int64_t layer)
+{
+    struct s2s_error unread = S2S_ERROR_INIT;
+    if (moe->options.router.n_experts == 0 || (layer + 1) % moe->step != 0)
+        return false;
+    for (size_t i = 0; moe->dense && i < moe->dense->n_items; i++) {
+        int64_t dense;
+        s2s_conf_as_i64(&dense, moe->dense->items[i], 0, INT32_MAX, &unread);
+        if (dense == layer)
+            return false;
+    }
+    return true;
+}

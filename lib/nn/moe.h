@@ -1,0 +1,49 @@
+/*
+ * A mixture of experts: a router sends each row to a few of many MLPs, and what these make of it is
+ * added up by the router's weights; experts that all rows go to, the shared ones, are one MLP more.
+ *
+ *     y = sum over the chosen of w_e down_e(act(gate_e(x)) * up_e(x))  + shared(x)
+ *
+ * Ranks of ep have experts of their own, and send each other rows; ranks of etp have columns and
+ * rows of each expert. etp is tp, or 1: then a rank of tp with a part of the tokens (sp) routes
+ * these alone, as Megatron does.
+ */
+#ifndef S2S_NN_MOE_H
+#define S2S_NN_MOE_H
+
+#include "lib/nn/decoder.h"
+
+struct s2s_nn_moe {
+    struct s2s_router router;
+    struct s2s_param *gate;                   /* of the router */
+    struct s2s_param *bias;                   /* of its choice; NULL: none */
+    struct s2s_param *w_gate, *w_up, *w_down; /* first of the stacks of this rank; w_gate NULL: up
+                                                 alone */
+    enum s2s_act act;
+    const struct s2s_par *par;
+};
+
+/* Names of the parameters, below the layer's place. */
+struct s2s_nn_moe_names {
+    const char *gate, *bias;                           /* "gate.weight"; bias NULL: none */
+    const char *experts;                               /* "experts" */
+    const char *expert_gate, *expert_up, *expert_down; /* "gate_proj"; gate NULL: none */
+};
+
+struct s2s_nn_moe_options {
+    struct s2s_router router;
+    int64_t width, inner;
+    enum s2s_act act;
+    const struct s2s_nn_moe_names *names;
+};
+
+/* Whether ranks can share so many experts: 0, or RANGE without a place. */
+int s2s_nn_moe_check(const struct s2s_nn_moe_options *options, const struct s2s_par *par,
+                     struct s2s_error *err);
+void s2s_nn_moe_init(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
+                     const struct s2s_nn_moe_options *options);
+/* x outside of regions. balance: what is asked of the load, or NULL. */
+struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
+                              struct s2s_tensor *x, const struct s2s_balance *balance);
+
+#endif

@@ -79,27 +79,37 @@ void cpu_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
         }
 }
 
+/* What source i of a row gave. */
+CPU_INLINE void source_backward(const struct s2s_k_rows_sum_backward *args, int64_t i, bool bf16)
+{
+    const int64_t cols = args->cols;
+    const void *dy = cpu_any_row(&args->ddst, i / args->n_sources);
+    const float weight = args->weights ? args->weights[i] : 1.0f;
+    const int32_t at = args->idx[i];
+    if (args->dsrc.data && at >= 0) {
+        void *dx = cpu_any_row(&args->dsrc, at);
+#pragma omp simd
+        for (int64_t c = 0; c < cols; c++)
+            cpu_store(dx, c, weight * cpu_load(dy, c, bf16), bf16);
+    }
+    if (!args->dweights)
+        return;
+    float sum = 0;
+    const void *x = at >= 0 ? cpu_any_row(&args->src, at) : NULL;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < (x ? cols : 0); c++)
+        sum += cpu_load(x, c, bf16) * cpu_load(dy, c, bf16);
+    args->dweights[i] = sum;
+}
+
 void cpu_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_backward *args)
 {
-    const int64_t cols = args->cols, n = args->n * args->n_sources;
-#pragma omp parallel for num_threads(queue->lanes) schedule(static) if (n * cols > CPU_PARALLEL_MIN)
-    for (int64_t i = 0; i < n; i++) {
-        const float *dy = cpu_row(&args->ddst, i / args->n_sources);
-        const float weight = args->weights ? args->weights[i] : 1.0f;
-        const int32_t at = args->idx[i];
-        if (args->dsrc.data && at >= 0) {
-            float *dx = cpu_row(&args->dsrc, at);
-#pragma omp simd
-            for (int64_t c = 0; c < cols; c++)
-                dx[c] = weight * dy[c];
-        }
-        if (!args->dweights)
-            continue;
-        float sum = 0;
-        const float *x = at >= 0 ? cpu_row(&args->src, at) : NULL;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t c = 0; c < (x ? cols : 0); c++)
-            sum += x[c] * dy[c];
-        args->dweights[i] = sum;
-    }
+    const int64_t n = args->n * args->n_sources;
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (n * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < n; i++)
+        if (cpu_is_bf16(&args->ddst))
+            source_backward(args, i, true);
+        else
+            source_backward(args, i, false);
 }

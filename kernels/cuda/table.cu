@@ -168,6 +168,7 @@ static struct s2s_kernels make_table(void)
 #else
     t.name = "emu";
 #endif
+    t.has_bf16 = true;
     t.logits_bytes = 1 << 30; /* some thousands of rows keep the chip busy */
     t.open = table_open;
     t.close = table_close;

@@ -113,6 +113,12 @@ static inline struct s2s_mat mat(float *data, int64_t stride)
     return (struct s2s_mat){at, stride, is_bf16 ? S2S_BF16 : S2S_F32};
 }
 
+/* A matrix that is F32 beside those of the type under test. */
+static inline struct s2s_mat wide_mat(float *data, int64_t stride)
+{
+    return (struct s2s_mat){vec(data), stride, S2S_F32};
+}
+
 /* Workspace of this size, full of NaN; it goes with done. */
 static inline void *work(size_t bytes)
 {

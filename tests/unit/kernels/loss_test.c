@@ -93,7 +93,7 @@ static void take_stats(const struct problem *p, float *z, int64_t first, int64_t
 {
     const int64_t rows = p->shape->rows;
     k->xent_stats(&queue,
-                  &(struct s2s_k_xent_stats){.logits = mat(z, cols + p->shape->pad + 2),
+                  &(struct s2s_k_xent_stats){.logits = wide_mat(z, cols + p->shape->pad + 2),
                                              .labels = vec(p->labels),
                                              .stats = on(stats, (size_t)rows * sizeof *stats),
                                              .rows = rows,
@@ -112,7 +112,7 @@ static void check_halves(const struct problem *p, float *z, int64_t stride,
     const int64_t rows = p->shape->rows, n = rows * width;
     uint16_t *halves = s2s_xcalloc((size_t)n + 1, sizeof *halves);
     k->xent_gradient(&queue, &(struct s2s_k_xent_gradient){
-                                 .logits = mat(z, stride),
+                                 .logits = wide_mat(z, stride),
                                  .dlogits = {vec(halves), width, S2S_BF16},
                                  .labels = vec(p->labels),
                                  .weights = p->shape->weighted ? vec(p->weights) : NULL,
@@ -143,8 +143,8 @@ static void check_gradient(const struct problem *p, float *z, int64_t first, int
         for (int64_t c = 0; c < cols; c++)
             want[r * width + c] = p->dz[r * p->cols + first + c];
     k->xent_gradient(&queue, &(struct s2s_k_xent_gradient){
-                                 .logits = mat(z, stride),
-                                 .dlogits = mat(dz, stride),
+                                 .logits = wide_mat(z, stride),
+                                 .dlogits = wide_mat(dz, stride),
                                  .labels = vec(p->labels),
                                  .weights = p->shape->weighted ? vec(p->weights) : NULL,
                                  .part = in(part, bytes),

@@ -29,7 +29,7 @@ static void embeddings_and_their_gradient(void **state)
                     want_table[r * COLS + c] += 2.5 * y[i * STRIDE + c];
         }
     k->embedding_backward(&queue,
-                          &(struct s2s_k_embedding_backward){.dtable = mat(table, STRIDE),
+                          &(struct s2s_k_embedding_backward){.dtable = wide_mat(table, STRIDE),
                                                              .dy = mat(y, STRIDE),
                                                              .rows = in(used, sizeof used),
                                                              .starts = in(starts, sizeof starts),

@@ -14,49 +14,16 @@ struct forward {
     float *lse; /* NULL: not wanted */
 };
 
-/* WARPS of 16 M queries each, tiles of N keys. KEEP: Q's fragments stay in registers. */
-template <class P_, int D_, int WARPS_, int M_, int N_, bool KEEP_> struct forward_shape {
+/* WARPS of 16 M queries each, tiles of N keys. */
+template <class P_, int D_, int WARPS_, int M_, int N_> struct forward_shape {
     typedef P_ P;
-    enum { D = D_, WARPS = WARPS_, M = M_, N = N_, KEEP = KEEP_ };
+    enum { D = D_, WARPS = WARPS_, M = M_, N = N_ };
     enum { BLOCKS = D == 64 ? 3 : 2 }; /* of a multiprocessor, as far as registers go */
     enum { THREADS = WARPS * 32, QUERIES = WARPS * M * 16 };
-    enum { ROW = att_shape<P, D>::ROW, STEPS = att_shape<P, D>::STEPS, KEPT = KEEP ? STEPS : 1 };
+    enum { ROW = att_shape<P, D>::ROW, STEPS = att_shape<P, D>::STEPS };
     enum { SHARED_BYTES = (QUERIES + 2 * N) * ROW + 64 };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
 };
-
-/* The keys that one row of queries sees: begin .. end of its span. */
-struct row_range {
-    int begin, end;
-};
-
-static __device__ __forceinline__ row_range row_keys(const att_problem &p, const s2s_span &span,
-                                                     int i)
-{
-    row_range r = {0, span.nk};
-    if (span.shift != S2S_SPAN_ALL) {
-        r.end = min(r.end, i + span.shift + 1);
-        r.begin = p.window ? i + span.shift + 1 - p.window : 0;
-    }
-    return r;
-}
-
-/* Scores of keys that their row does not see become -inf. i: this lane's first row, j: its first
- * column. */
-template <int N>
-static __device__ __forceinline__ void mask_scores(float (&s)[N][4], const att_problem &p,
-                                                   const s2s_span &span, int i, int j)
-{
-    const row_range r[2] = {row_keys(p, span, i), row_keys(p, span, i + 8)};
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int col = j + n * 8 + e % 2;
-            if (col < r[e / 2].begin || col >= r[e / 2].end)
-                s[n][e] = -INFINITY;
-        }
-}
 
 /* Row h of the lane: scores become exp2(c (s - max)), sum and output shrink with the maximum. */
 template <int N, int ND>
@@ -92,62 +59,6 @@ struct forward_block {
     s2s_span span;
     int at, begin; /* its first query and the first key that they see, of the span's */
 };
-
-/* [16 M, N] = the warp's queries times a tile of keys */
-template <class S>
-static __device__ __forceinline__ void scores(float (&s)[S::M][S::N / 8][4],
-                                              const typename S::P::frag_a (&kept)[S::KEPT][S::M],
-                                              const att_lane &q_lane, const att_lane &k_lane)
-{
-    typedef typename S::P P;
-#pragma unroll
-    for (int k = 0; k < S::STEPS; k++) {
-        typename P::frag_a a[S::M];
-#pragma unroll
-        for (int m = 0; m < S::M; m++) {
-            if (S::KEEP)
-                a[m] = kept[k % S::KEPT][m];
-            else
-                att_rows<P, S::D>(a[m], q_lane, m, k);
-        }
-#pragma unroll
-        for (int n = 0; n < S::N / 16; n++) {
-            typename P::frag_b b[2];
-            att_rows<P, S::D>(b, k_lane, n, k);
-#pragma unroll
-            for (int m = 0; m < S::M; m++) {
-                att_mma(s[m][2 * n], a[m], b[0]);
-                att_mma(s[m][2 * n + 1], a[m], b[1]);
-            }
-        }
-    }
-}
-
-/* o += P V */
-template <class S>
-static __device__ __forceinline__ void add_values(
-    float (&o)[S::M][S::D / 8][4], const float (&s)[S::M][S::N / 8][4],
-    const typename att_across<typename S::P, S::D>::type &v_lane)
-{
-    typedef typename S::P P;
-#pragma unroll
-    for (int k = 0; k < S::N / P::STEP; k++) {
-        typename P::frag_a a[S::M];
-#pragma unroll
-        for (int m = 0; m < S::M; m++)
-            att_operand(a[m], s[m], k);
-#pragma unroll
-        for (int n = 0; n < S::D / 16; n++) {
-            typename P::frag_b b[2];
-            att_columns<S::D>(b, v_lane, n, k);
-#pragma unroll
-            for (int m = 0; m < S::M; m++) {
-                att_mma(o[m][2 * n], a[m], b[0]);
-                att_mma(o[m][2 * n + 1], a[m], b[1]);
-            }
-        }
-    }
-}
 
 /* Row h of the lane in tile m: its part of o and lse. */
 template <class S>
@@ -193,9 +104,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
     /* from the last tile of keys to the first; those from `whole` on or before `far` have keys that
      * some row of the warp does not see */
     int tile = end > begin ? (end - begin + S::N - 1) / S::N - 1 : -1;
-    const int whole = max(row_keys(f.p, span, work.at + row).end - begin, 0) / S::N;
+    const int whole = max(att_keys(f.p, span, work.at + row).end - begin, 0) / S::N;
     const int far =
-        (max(row_keys(f.p, span, work.at + row + M * 16 - 1).begin - begin, 0) + S::N - 1) / S::N;
+        (max(att_keys(f.p, span, work.at + row + M * 16 - 1).begin - begin, 0) + S::N - 1) / S::N;
     int n_rows = span.nk - begin - tile * S::N; /* of the tile, or more */
     const char *k_at = att_row(f.k, span.k0 + begin + tile * S::N, head / f.p.n_rep);
     const char *v_at = att_row(f.v, span.k0 + begin + tile * S::N, head / f.p.n_rep);
@@ -210,7 +121,6 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
     const att_lane q_lane = att_lane_tall<Shape>(shared_addr(q_tile + row * S::ROW));
     const att_lane k_lane = att_lane_wide<Shape>(shared_addr(k_tile));
     const typename att_across<P, S::D>::type v_lane = att_across<P, S::D>::of(v_tile);
-    typename P::frag_a kept[S::KEPT][M];
     float o[M][S::D / 8][4] = {}, max[M][2], sum[M][2] = {};
     const float c = f.p.scale * att_log2e;
 #pragma unroll
@@ -218,12 +128,6 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
         max[m][0] = max[m][1] = -INFINITY;
     cp_async_wait<0>();
     __syncthreads(); /* for `own` too, where there are no keys */
-    if (S::KEEP)
-#pragma unroll
-        for (int k = 0; k < S::KEPT; k++)
-#pragma unroll
-            for (int m = 0; m < M; m++)
-                att_rows<P, S::D>(kept[k][m], q_lane, m, k);
 
     for (; tile >= 0; tile--) {
         cp_async_wait<0>();
@@ -231,13 +135,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
         att_load<P, S::D, S::N, S::THREADS>(v_tile, f.v, v_at, n_rows);
         cp_async_commit();
         float s[M][S::N / 8][4] = {};
-        scores<S>(s, kept, q_lane, k_lane);
+        att_times_rows<P, S::D>(s, q_lane, k_lane);
         if (tile >= whole || tile < far) {
             const int lane = (int)threadIdx.x % 32;
 #pragma unroll
             for (int m = 0; m < M; m++)
-                mask_scores(s[m], f.p, own->span, own->at + row + m * 16 + lane / 4,
-                            own->begin + tile * S::N + lane % 4 * 2);
+                att_mask(s[m], f.p, own->span, own->at + row + m * 16 + lane / 4,
+                         own->begin + tile * S::N + lane % 4 * 2);
         }
         cp_async_wait<0>();
         __syncthreads(); /* V is there, and nobody reads K any more */
@@ -252,7 +156,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 soften(s[m], o[m], h, c, max[m][h], sum[m][h]);
-        add_values<S>(o, s, v_lane);
+        att_times_columns<P, S::D>(o, s, v_lane);
     }
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -263,10 +167,10 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const fo
 
 /* ---- on the host ---- */
 
-template <class P, int D, int WARPS, int M, int N, bool KEEP>
+template <class P, int D, int WARPS, int M, int N>
 static void run(struct s2s_queue *queue, const struct forward *f)
 {
-    typedef forward_shape<P, D, WARPS, M, N, KEEP> S;
+    typedef forward_shape<P, D, WARPS, M, N> S;
     const int64_t tiles = att_most_tiles(f->p.n_q, f->p.n_spans, S::QUERIES);
     att_plan_queries(queue, &f->p, &f->list, S::QUERIES, &f->o, f->lse);
     LAUNCH(queue, forward_kernel<S>, (unsigned)(tiles * f->p.n_heads), S::THREADS, S::SHARED_BYTES,
@@ -278,15 +182,15 @@ static void run_bf16(struct s2s_queue *queue, const struct forward *f)
     typedef att_bf16 P;
     switch (att_width(f->p.dim)) {
     case 64:
-        return run<P, 64, 4, 2, 64, false>(queue, f);
+        return run<P, 64, 4, 2, 64>(queue, f);
     case 96:
-        return run<P, 96, 4, 2, 64, false>(queue, f);
+        return run<P, 96, 4, 2, 64>(queue, f);
     case 128:
-        return run<P, 128, 4, 2, 64, false>(queue, f);
+        return run<P, 128, 4, 2, 64>(queue, f);
     case 192:
-        return run<P, 192, 4, 1, 64, false>(queue, f);
+        return run<P, 192, 4, 1, 64>(queue, f);
     case 256:
-        return run<P, 256, 4, 1, 64, false>(queue, f);
+        return run<P, 256, 4, 1, 64>(queue, f);
     }
 }
 
@@ -295,15 +199,15 @@ static void run_f32(struct s2s_queue *queue, const struct forward *f)
     typedef att_f32 P;
     switch (att_width(f->p.dim)) {
     case 64:
-        return run<P, 64, 4, 1, 32, false>(queue, f);
+        return run<P, 64, 4, 1, 32>(queue, f);
     case 96:
-        return run<P, 96, 4, 1, 32, false>(queue, f);
+        return run<P, 96, 4, 1, 32>(queue, f);
     case 128:
-        return run<P, 128, 4, 1, 32, false>(queue, f);
+        return run<P, 128, 4, 1, 32>(queue, f);
     case 192:
-        return run<P, 192, 4, 1, 16, false>(queue, f);
+        return run<P, 192, 4, 1, 16>(queue, f);
     case 256:
-        return run<P, 256, 4, 1, 16, false>(queue, f);
+        return run<P, 256, 4, 1, 16>(queue, f);
     }
 }
 
@@ -315,7 +219,7 @@ size_t cuda_attention_workspace(const struct s2s_queue *queue, const struct s2s_
 void cuda_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
 {
     char *workspace = (char *)args->workspace;
-    const bool bf16 = att_is_bf16(args);
+    const bool bf16 = att_is_bf16(args, args->q.dtype);
     const struct forward f = {att_problem_of(args),
                               att_list_take(&workspace, args->n_q, args->n_spans),
                               att_source_of(&args->q, args->dim),

@@ -176,10 +176,10 @@ void att_plan_keys(struct s2s_queue *queue, const struct att_problem *p,
     LAUNCH(queue, plan_kernel, 1 + FILL_BLOCKS, PLAN_THREADS, sizeof(struct plan_shared), plan);
 }
 
-bool att_is_bf16(const struct s2s_k_attention *args)
+bool att_is_bf16(const struct s2s_k_attention *args, enum s2s_dtype more)
 {
-    if (args->q.dtype != args->k.dtype || args->q.dtype != args->v.dtype)
-        S2S_BUG("attention: q, k and v are of several element types");
+    if (args->q.dtype != args->k.dtype || args->q.dtype != args->v.dtype || args->q.dtype != more)
+        S2S_BUG("attention: q, k, v and dO are of several element types");
     return args->q.dtype == S2S_BF16;
 }
 

@@ -162,17 +162,6 @@ template <class S> ATT uint32_t att_step(const att_lane &lane, int step)
     return lane.row + (lane.x ^ (uint32_t)(step * 32));
 }
 
-/* The same; the addresses of its steps are made again and not kept in registers around a loop. */
-ATT att_lane att_again(const att_lane &lane)
-{
-    return {opaque(lane.row), lane.x};
-}
-
-ATT const char *att_again(const char *tile)
-{
-    return tile;
-}
-
 /* Rows 16 m .. of the tile, step k: operand a. */
 template <class P, int D>
 ATT void att_rows(typename P::frag_a &a, const att_lane &tall, int m, int k)
@@ -234,6 +223,64 @@ template <int D> struct att_across<att_f32, D> {
         return tile;
     }
 };
+
+/* The same lane's row `rows` (a multiple of 16) further down. */
+template <class S> ATT att_lane att_below(const att_lane &lane, int rows)
+{
+    return {lane.row + (uint32_t)(rows * S::ROW), lane.x};
+}
+
+template <class S> ATT const char *att_below(const char *tile, int rows)
+{
+    return tile + rows * S::ROW;
+}
+
+/* s += A B^T: 16 M rows of a tile (att_lane_tall) times 8 N8 rows of another (att_lane_wide) */
+template <class P, int D, int M, int N8>
+ATT void att_times_rows(float (&s)[M][N8][4], const att_lane &a_lane, const att_lane &b_lane)
+{
+#pragma unroll
+    for (int k = 0; k < att_shape<P, D>::STEPS; k++) {
+        typename P::frag_a a[M];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            att_rows<P, D>(a[m], a_lane, m, k);
+#pragma unroll
+        for (int n = 0; n < N8 / 2; n++) {
+            typename P::frag_b b[2];
+            att_rows<P, D>(b, b_lane, n, k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                att_mma(s[m][2 * n], a[m], b[0]);
+                att_mma(s[m][2 * n + 1], a[m], b[1]);
+            }
+        }
+    }
+}
+
+/* o += S B: an accumulator of 8 N8 columns times so many rows of a tile (att_across) */
+template <class P, int D, int M, int N8>
+ATT void att_times_columns(float (&o)[M][D / 8][4], const float (&s)[M][N8][4],
+                           const typename att_across<P, D>::type &across)
+{
+#pragma unroll
+    for (int k = 0; k < N8 * 8 / P::STEP; k++) {
+        typename P::frag_a a[M];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            att_operand(a[m], s[m], k);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            typename P::frag_b b[2];
+            att_columns<D>(b, across, n, k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                att_mma(o[m][2 * n], a[m], b[0]);
+                att_mma(o[m][2 * n + 1], a[m], b[1]);
+            }
+        }
+    }
+}
 
 /* Rows of one head as they lie in memory. */
 struct att_source {
@@ -361,6 +408,37 @@ ATT void att_seen_keys(const att_problem &p, const struct s2s_span &span, int at
         lo = max(lo, at + span.shift + 1 - p.window);
 }
 
+/* The keys that query i of a span sees: begin .. end of its own. */
+struct att_range {
+    int begin, end;
+};
+
+ATT att_range att_keys(const att_problem &p, const s2s_span &span, int i)
+{
+    att_range r = {0, span.nk};
+    if (span.shift != S2S_SPAN_ALL) {
+        r.end = min(r.end, i + span.shift + 1);
+        r.begin = p.window ? i + span.shift + 1 - p.window : 0;
+    }
+    return r;
+}
+
+/* Scores [16, 8 N] of keys that their query does not see become -inf. i: this lane's first row, j:
+ * its first column. */
+template <int N>
+ATT void att_mask(float (&s)[N][4], const att_problem &p, const s2s_span &span, int i, int j)
+{
+    const att_range r[2] = {att_keys(p, span, i), att_keys(p, span, i + 8)};
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int col = j + n * 8 + e % 2;
+            if (col < r[e / 2].begin || col >= r[e / 2].end)
+                s[n][e] = -INFINITY;
+        }
+}
+
 /* The queries lo .. hi of the span that see one of its keys at .. at + n (at may be negative). */
 ATT void att_seeing_queries(const att_problem &p, const struct s2s_span &span, int at, int n,
                             int &lo, int &hi)
@@ -397,8 +475,8 @@ void att_plan_keys(struct s2s_queue *queue, const struct att_problem *p,
                    const struct att_list *list, int tile, const struct att_target *dk,
                    const struct att_target *dv);
 
-/* Are q, k and v of bf16? They are of one type. */
-bool att_is_bf16(const struct s2s_k_attention *args);
+/* Are q, k, v and one more of bf16? They are of one type. */
+bool att_is_bf16(const struct s2s_k_attention *args, enum s2s_dtype more);
 /* The width of the tiles for heads of `dim`. */
 int att_width(int dim);
 struct att_source att_source_of(const struct s2s_mat *mat, int64_t dim);

@@ -68,71 +68,96 @@ int s2s_adamw_read(struct s2s_adamw_options *o, const struct s2s_conf *conf, str
 
 /* ---- state ---- */
 
-/* What [*begin, *end) has in common with this rank's range; false: nothing. */
-static bool clip_range(const struct s2s_optim *o, int64_t *begin, int64_t *end)
+/* What [*begin, *end) has in common with a slice; false: nothing. */
+static bool clip_range(const struct s2s_optim_slice *slice, int64_t *begin, int64_t *end)
 {
-    *begin = *begin > o->begin ? *begin : o->begin;
-    *end = *end < o->end ? *end : o->end;
+    *begin = *begin > slice->begin ? *begin : slice->begin;
+    *end = *end < slice->end ? *end : slice->end;
     return *begin < *end;
 }
 
 /* Neighbours in the flat buffers that are treated alike are a range; parameters follow each other
- * by class, and gaps hold zeros and may be updated. Gives: free. */
-static struct s2s_adamw_range *find_ranges(const struct s2s_optim *o, int64_t *n_out)
+ * by class, and gaps hold zeros and may be updated. */
+static void add_ranges(const struct s2s_params *params, struct s2s_optim_slice *slice,
+                       struct s2s_adamw_range **ranges, size_t *n, size_t *cap)
 {
-    const struct s2s_params *params = o->params;
-    struct s2s_adamw_range *ranges = NULL;
-    size_t n = 0, cap = 0;
+    slice->first_range = (int64_t)*n;
     for (int c = 0; c < S2S_CLASSES; c++)
         for (size_t i = 0; i < params->n; i++) {
             const struct s2s_param *p = params->list[i];
             int64_t begin = p->offset, end = p->offset + p->numel;
-            if (!p->trained || (int)p->class != c || !clip_range(o, &begin, &end))
+            if (!p->trained || (int)p->class != c || !clip_range(slice, &begin, &end))
                 continue;
             const double decay_mult = s2s_param_decays(p) ? p->decay_mult : 0;
-            struct s2s_adamw_range *last = n > 0 ? ranges + n - 1 : NULL;
+            struct s2s_adamw_range *last =
+                (int64_t)*n > slice->first_range ? *ranges + *n - 1 : NULL;
             if (last && last->lr_mult == p->lr_mult && last->decay_mult == decay_mult) {
-                last->n = end - o->begin - last->begin;
+                last->n = end - slice->begin - last->begin;
                 continue;
             }
-            s2s_grow(&ranges, n, &cap, sizeof *ranges);
-            ranges[n++] =
-                (struct s2s_adamw_range){begin - o->begin, end - begin, p->lr_mult, decay_mult};
+            s2s_grow(ranges, *n, cap, sizeof **ranges);
+            (*ranges)[(*n)++] =
+                (struct s2s_adamw_range){begin - slice->begin, end - begin, p->lr_mult, decay_mult};
         }
-    *n_out = (int64_t)n;
-    return ranges;
+    slice->n_ranges = (int64_t)*n - slice->first_range;
 }
 
-int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
-                  const struct s2s_adamw_options *options, int64_t begin, int64_t end,
-                  struct s2s_error *err)
+static int alloc_state(struct s2s_optim *o, const struct s2s_adamw_range *ranges,
+                       struct s2s_error *err)
 {
-    struct s2s_device *device = params->device;
+    struct s2s_device *device = o->params->device;
     const struct s2s_kernels *k = device->kernels;
-    const size_t bytes = (size_t)(end > begin ? end - begin : 1) * sizeof(float);
-    struct s2s_optim *o = s2s_xcalloc(1, sizeof *o);
-    *o = (struct s2s_optim){.params = params, .options = *options, .begin = begin, .end = end};
-    struct s2s_adamw_range *ranges = find_ranges(o, &o->n_ranges);
+    const size_t bytes = (size_t)(o->numel > 0 ? o->numel : 1) * sizeof(float);
     const size_t range_bytes = (size_t)o->n_ranges * sizeof *ranges;
     o->m = k->alloc(&device->queue, bytes);
     o->v = k->alloc(&device->queue, bytes);
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
     o->ranges =
         k->alloc(&device->queue, range_bytes ? range_bytes : 1); /* a stage may train none */
-    *optim = o;
-    if (!o->m || !o->v || !o->sums || !o->ranges) {
-        free(ranges);
-        s2s_optim_free(o);
-        *optim = NULL;
+    if (!o->m || !o->v || !o->sums || !o->ranges)
         return s2s_error_set(err, S2S_E_NOMEM,
                              "no room for the optimizer's two moments of %.3g parameters",
-                             (double)(end - begin));
-    }
+                             (double)o->numel);
     k->zero(&device->queue, o->m, bytes);
     k->zero(&device->queue, o->v, bytes);
     k->copy_in(&device->queue, o->ranges, ranges, range_bytes);
-    free(ranges);
     return 0;
+}
+
+int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
+                         const struct s2s_adamw_options *options,
+                         const struct s2s_optim_slice *slices, size_t n, struct s2s_error *err)
+{
+    struct s2s_optim *o = s2s_xcalloc(1, sizeof *o);
+    struct s2s_adamw_range *ranges = NULL;
+    size_t n_ranges = 0, cap = 0;
+    *o = (struct s2s_optim){.params = params, .options = *options, .n_slices = n};
+    o->slices = s2s_xcalloc(n + 1, sizeof *o->slices);
+    for (size_t i = 0; i < n; i++) {
+        struct s2s_optim_slice *slice = &o->slices[i];
+        *slice = (struct s2s_optim_slice){slices[i].begin, slices[i].end, .at = o->numel};
+        if (i > 0 && slice->begin < slice[-1].end)
+            S2S_BUG("slice %zu of the optimizer begins before the end of the last", i);
+        add_ranges(params, slice, &ranges, &n_ranges, &cap);
+        o->numel += slice->end - slice->begin;
+    }
+    o->n_ranges = (int64_t)n_ranges;
+    int rc = alloc_state(o, ranges, err);
+    free(ranges);
+    if (rc < 0) {
+        s2s_optim_free(o);
+        o = NULL;
+    }
+    *optim = o;
+    return rc;
+}
+
+int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
+                  const struct s2s_adamw_options *options, int64_t begin, int64_t end,
+                  struct s2s_error *err)
+{
+    const struct s2s_optim_slice one = {.begin = begin, .end = end};
+    return s2s_optim_new_slices(optim, params, options, &one, 1, err);
 }
 
 void s2s_optim_free(struct s2s_optim *o)
@@ -145,31 +170,45 @@ void s2s_optim_free(struct s2s_optim *o)
     k->free(queue, o->v);
     k->free(queue, o->sums);
     k->free(queue, o->ranges);
+    free(o->slices);
     free(o);
 }
 
 /* ---- the step ---- */
 
-void s2s_optim_sumsq(struct s2s_optim *o, double *out)
+/* *out (+)= the squares of the gradients [begin, end) */
+static void add_squares(struct s2s_optim *o, int64_t begin, int64_t end, double *out,
+                        bool accumulate)
 {
     struct s2s_device *device = o->params->device;
     const struct s2s_kernels *k = device->kernels;
-    device->queue.layer = "optimizer";
+    struct s2s_k_reduce args = {.x = {o->params->grads + begin, end - begin, S2S_F32},
+                                .out = out,
+                                .rows = 1,
+                                .cols = end - begin,
+                                .what = S2S_REDUCE_SUMSQ,
+                                .accumulate = accumulate};
+    struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
+    args.workspace = s2s_arena_alloc(&device->scratch, k->reduce_workspace(&device->queue, &args));
+    k->reduce(&device->queue, &args);
+    s2s_arena_rewind(&device->scratch, mark);
+}
+
+void s2s_optim_sumsq(struct s2s_optim *o, double *out)
+{
+    o->params->device->queue.layer = "optimizer";
     for (int c = 0; c < S2S_CLASSES; c++) {
-        int64_t begin, end;
-        s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
-        if (!clip_range(o, &begin, &end))
-            begin = end = 0;
-        struct s2s_k_reduce args = {.x = {o->params->grads + begin, end - begin, S2S_F32},
-                                    .out = out + c,
-                                    .rows = 1,
-                                    .cols = end - begin,
-                                    .what = S2S_REDUCE_SUMSQ};
-        struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
-        args.workspace =
-            s2s_arena_alloc(&device->scratch, k->reduce_workspace(&device->queue, &args));
-        k->reduce(&device->queue, &args);
-        s2s_arena_rewind(&device->scratch, mark);
+        bool any = false;
+        for (size_t i = 0; i < o->n_slices; i++) {
+            int64_t begin, end;
+            s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
+            if (!clip_range(&o->slices[i], &begin, &end))
+                continue;
+            add_squares(o, begin, end, out + c, any);
+            any = true;
+        }
+        if (!any)
+            add_squares(o, 0, 0, out + c, false);
     }
 }
 
@@ -190,19 +229,25 @@ double s2s_optim_clip_factor(const struct s2s_optim *o, double norm)
     return factor < 1 ? factor : 1;
 }
 
-void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double grad_scale)
+void s2s_optim_begin(struct s2s_optim *o)
+{
+    o->t++;
+}
+
+void s2s_optim_update(struct s2s_optim *o, size_t i, double lr, double weight_decay,
+                      double grad_scale)
 {
     struct s2s_device *device = o->params->device;
+    const struct s2s_optim_slice *slice = &o->slices[i];
     device->queue.layer = "optimizer";
-    o->t++;
     device->kernels->adamw(&device->queue,
-                           &(struct s2s_k_adamw){.p = o->params->master + o->begin,
-                                                 .m = o->m,
-                                                 .v = o->v,
-                                                 .grad = o->params->grads + o->begin,
-                                                 .ranges = o->ranges,
-                                                 .n_ranges = o->n_ranges,
-                                                 .n = o->end - o->begin,
+                           &(struct s2s_k_adamw){.p = o->params->master + slice->begin,
+                                                 .m = o->m + slice->at,
+                                                 .v = o->v + slice->at,
+                                                 .grad = o->params->grads + slice->begin,
+                                                 .ranges = o->ranges + slice->first_range,
+                                                 .n_ranges = slice->n_ranges,
+                                                 .n = slice->end - slice->begin,
                                                  .t = o->t,
                                                  .lr = lr,
                                                  .beta1 = o->options.beta1,
@@ -212,45 +257,60 @@ void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double 
                                                  .grad_scale = grad_scale});
 }
 
+void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double grad_scale)
+{
+    s2s_optim_begin(o);
+    for (size_t i = 0; i < o->n_slices; i++)
+        s2s_optim_update(o, i, lr, weight_decay, grad_scale);
+}
+
 /* ---- moments of a parameter ---- */
 
-void s2s_optim_range(const struct s2s_optim *o, const struct s2s_param *param, int64_t *begin,
-                     int64_t *end)
+/* The first slice that has elements of a parameter at or after *end, and which; NULL: none. */
+static const struct s2s_optim_slice *next_slice(const struct s2s_optim *o,
+                                                const struct s2s_param *p, int64_t *begin,
+                                                int64_t *end)
 {
-    *begin = param->offset;
-    *end = param->trained ? param->offset + param->numel : param->offset;
-    if (!clip_range(o, begin, end))
-        *begin = *end = param->offset;
-    *begin -= param->offset;
-    *end -= param->offset;
+    const int64_t from = p->offset + *end, until = p->offset + (p->trained ? p->numel : 0);
+    for (size_t i = 0; i < o->n_slices; i++) {
+        int64_t b = from, e = until;
+        if (!clip_range(&o->slices[i], &b, &e))
+            continue;
+        *begin = b - p->offset;
+        *end = e - p->offset;
+        return &o->slices[i];
+    }
+    return NULL;
 }
 
-/* The moments that are here, and which part of the local tensor they are. */
-static float *moments_of(const struct s2s_optim *o, const struct s2s_param *param, int which,
-                         int64_t *begin, size_t *bytes)
+bool s2s_optim_next(const struct s2s_optim *o, const struct s2s_param *p, int64_t *begin,
+                    int64_t *end)
 {
-    int64_t end;
-    s2s_optim_range(o, param, begin, &end);
-    *bytes = (size_t)(end - *begin) * sizeof(float);
-    return (which ? o->v : o->m) + (end > *begin ? param->offset + *begin - o->begin : 0);
+    return next_slice(o, p, begin, end) != NULL;
 }
 
-void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *param, int which,
-                   float *local)
+/* Where the moments of element `begin` are that a slice holds. */
+static float *moments_at(const struct s2s_optim *o, const struct s2s_optim_slice *slice,
+                         const struct s2s_param *p, int which, int64_t begin)
+{
+    return (which ? o->v : o->m) + slice->at + (p->offset + begin - slice->begin);
+}
+
+void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *p, int which, float *local)
 {
     struct s2s_device *device = o->params->device;
-    int64_t begin;
-    size_t bytes;
-    const float *here = moments_of(o, param, which, &begin, &bytes);
-    device->kernels->copy_out(&device->queue, local + begin, here, bytes);
+    const struct s2s_optim_slice *slice;
+    for (int64_t begin, end = 0; (slice = next_slice(o, p, &begin, &end));)
+        device->kernels->copy_out(&device->queue, local + begin,
+                                  moments_at(o, slice, p, which, begin),
+                                  (size_t)(end - begin) * sizeof *local);
 }
 
-void s2s_optim_set(struct s2s_optim *o, const struct s2s_param *param, int which,
-                   const float *local)
+void s2s_optim_set(struct s2s_optim *o, const struct s2s_param *p, int which, const float *local)
 {
     struct s2s_device *device = o->params->device;
-    int64_t begin;
-    size_t bytes;
-    float *here = moments_of(o, param, which, &begin, &bytes);
-    device->kernels->copy_in(&device->queue, here, local + begin, bytes);
+    const struct s2s_optim_slice *slice;
+    for (int64_t begin, end = 0; (slice = next_slice(o, p, &begin, &end));)
+        device->kernels->copy_in(&device->queue, moments_at(o, slice, p, which, begin),
+                                 local + begin, (size_t)(end - begin) * sizeof *local);
 }

@@ -1,7 +1,7 @@
 /*
  * The optimizer: AdamW with decoupled decay over the flat buffers of a parameter registry, and the
- * global norm. State stands in flat buffers of the same layout as the parameters, for the range
- * [begin, end) of elements that this rank updates. A border may go through a parameter.
+ * global norm. State is kept for the slices of these buffers that this rank updates, one after the
+ * other. A border may go through a parameter, and a parameter may be in several slices.
  */
 #ifndef S2S_OPTIM_H
 #define S2S_OPTIM_H
@@ -28,13 +28,22 @@ struct s2s_adamw_options {
 int s2s_adamw_read(struct s2s_adamw_options *options, const struct s2s_conf *conf,
                    struct s2s_error *err);
 
+/* Elements [begin, end) of the flat buffers. */
+struct s2s_optim_slice {
+    int64_t begin, end;
+    int64_t at; /* of its first moment; set by s2s_optim_new_slices, as the rest */
+    int64_t first_range, n_ranges;
+};
+
 struct s2s_optim {
     struct s2s_params *params; /* kept */
     struct s2s_adamw_options options;
-    int64_t begin, end;             /* of the flat buffers */
-    float *m, *v;                   /* [end - begin], device memory */
+    struct s2s_optim_slice *slices; /* [n_slices], by begin */
+    size_t n_slices;
+    int64_t numel;                  /* of all slices */
+    float *m, *v;                   /* [numel], device memory */
     int64_t t;                      /* steps taken */
-    struct s2s_adamw_range *ranges; /* [n_ranges] from begin on, device memory */
+    struct s2s_adamw_range *ranges; /* [n_ranges] slice by slice, device memory */
     int64_t n_ranges;
     double *sums; /* [S2S_CLASSES], device memory */
 };
@@ -44,16 +53,20 @@ struct s2s_optim {
 int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
                   const struct s2s_adamw_options *options, int64_t begin, int64_t end,
                   struct s2s_error *err);
+/* The same for n slices (begin and end count), which do not overlap, in rising order. */
+int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
+                         const struct s2s_adamw_options *options,
+                         const struct s2s_optim_slice *slices, size_t n, struct s2s_error *err);
 void s2s_optim_free(struct s2s_optim *optim); /* NULL is a no-op */
 
 /*
- * Sums of the squares of the gradients in [begin, end), a class each, into device memory
+ * Sums of the squares of the gradients in the slices, a class each, into device memory
  * out [S2S_CLASSES], in a fixed order; does not wait. The norm over several ranks is the root of
  * their sum: REPLICATED and SP_SUM (once its gradients are summed) are the same on all ranks of tp,
  * CUT and EXPERT are each rank's own; COPY is counted by another stage.
  */
 void s2s_optim_sumsq(struct s2s_optim *optim, double *out);
-/* L2 norm of the gradients in [begin, end); NaN or Inf if one is. Waits. */
+/* L2 norm of the gradients in the slices; NaN or Inf if one is. Waits. */
 double s2s_optim_grad_norm(struct s2s_optim *optim);
 
 /* min(1, clip_norm / (norm + 1e-6)), 1 without clipping. */
@@ -62,10 +75,19 @@ double s2s_optim_clip_factor(const struct s2s_optim *optim, double norm);
 /* One step: gradients times grad_scale; parameters that s2s_param_decays decay; a parameter's own
  * multipliers count. */
 void s2s_optim_step(struct s2s_optim *optim, double lr, double weight_decay, double grad_scale);
+/* The same slice by slice, in any order: begin, then each once. */
+void s2s_optim_begin(struct s2s_optim *optim);
+void s2s_optim_update(struct s2s_optim *optim, size_t slice, double lr, double weight_decay,
+                      double grad_scale);
 
-/* The elements [*begin, *end) of a parameter, of its local tensor, whose moments are here. */
-void s2s_optim_range(const struct s2s_optim *optim, const struct s2s_param *param, int64_t *begin,
-                     int64_t *end);
+/*
+ * The elements of a parameter, of its local tensor, whose moments are here, piece by piece:
+ * [*begin, *end) becomes the first piece at or after *end. false: there is none.
+ *
+ *     for (int64_t begin, end = 0; s2s_optim_next(optim, param, &begin, &end);)
+ */
+bool s2s_optim_next(const struct s2s_optim *optim, const struct s2s_param *param, int64_t *begin,
+                    int64_t *end);
 /* Their moments, out of and into host memory of the whole local tensor [numel]; other elements are
  * left alone. which: 0 m, 1 v. */
 void s2s_optim_get(const struct s2s_optim *optim, const struct s2s_param *param, int which,

@@ -96,6 +96,7 @@ static const char *const keys[] = {
     "mesh.timeout_s",
     "mesh.bucket_mb",
     "mesh.overlap_grad_reduce",
+    "mesh.data_parallel_sharding_strategy",
     "optimizer.name",
     "optimizer.lr",
     "optimizer.betas.*",

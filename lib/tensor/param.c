@@ -247,6 +247,13 @@ size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, do
     return n;
 }
 
+void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, int n)
+{
+    if (params->finished)
+        S2S_BUG("a class is divided after the buffers were laid out");
+    params->n_shards[class] = n;
+}
+
 /* ---- buffers ---- */
 
 static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s2s_device *device,
@@ -305,6 +312,14 @@ static void place(struct s2s_param *p, int64_t *end)
         *end = MAX_NUMEL + 1;
 }
 
+/* *end becomes one at which n ranks have equal parts. */
+static void round_up(int64_t *end, int n)
+{
+    const int64_t step = PARAM_ALIGN * (int64_t)(n > 0 ? n : 1);
+    if (*end <= MAX_NUMEL)
+        *end = (*end + step - 1) / step * step;
+}
+
 static void lay_out(struct s2s_params *params)
 {
     static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
@@ -319,6 +334,7 @@ static void lay_out(struct s2s_params *params)
         for (size_t i = 0; i < params->n; i++)
             if (params->list[i]->trained && (int)params->list[i]->class == c)
                 place(params->list[i], &params->n_trained);
+        round_up(&params->n_trained, params->n_shards[c]);
         params->class_end[c] = params->n_trained;
     }
 }

@@ -127,6 +127,7 @@ struct s2s_params {
     float *fixed;  /* [n_fixed] */
     int64_t n_trained, n_fixed;
     int64_t class_end[S2S_CLASSES]; /* of the trained ones */
+    int n_shards[S2S_CLASSES];      /* equal parts that a class can be divided into; 0: one */
 };
 
 /* Gives: s2s_params_free. */
@@ -148,6 +149,9 @@ size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern);
 /* Multiplies learning rate and weight decay of names that match. Returns how many there are. */
 size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
                               double decay_mult);
+/* Gives the class room for n equal parts, each a multiple of 16 elements; before
+ * s2s_params_finish. */
+void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, int n);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
  * not set). Fails where the machine has no room for them, and where a part of a stack is frozen. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);

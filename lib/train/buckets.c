@@ -9,6 +9,22 @@ enum { ALIGN = 16 }; /* elements: as parameters begin */
 /* after all of them: what two pipeline stages have is summed over these first */
 enum { NO_BLOCK = -1 };
 
+const char *const s2s_sharding_names[] = {"no_shard", "optim", NULL};
+
+static const struct s2s_group *group_of(const struct s2s_layout *layout, int class)
+{
+    return class == S2S_CLASS_EXPERT ? layout->expert_gradients : layout->gradients;
+}
+
+void s2s_buckets_lay_out(struct s2s_params *params, const struct s2s_layout *layout,
+                         enum s2s_sharding sharding)
+{
+    for (int class = 0; class < S2S_CLASSES; class ++)
+        if (sharding != S2S_NO_SHARD)
+            s2s_params_divide(params, (enum s2s_param_class) class,
+                              s2s_group_size(group_of(layout, class)));
+}
+
 /* ---- cutting ---- */
 
 /* The first block that uses each parameter: [params->n]. */
@@ -54,12 +70,14 @@ static void cut(struct s2s_buckets *b, const struct s2s_buckets_options *options
     int *blocks = first_blocks(b->model);
     size_t cap = 0;
     for (int class = 0; class < S2S_CLASSES; class ++) {
-        const struct s2s_group *group =
-            class == S2S_CLASS_EXPERT ? layout->expert_gradients : layout->gradients;
-        const int64_t len = (bytes / (int64_t)sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
+        const struct s2s_group *group = group_of(layout, class);
+        const int64_t unit = (int64_t)ALIGN * s2s_group_size(group); /* equal parts */
+        const int64_t len = (bytes / (int64_t)sizeof(float) + unit - 1) / unit * unit;
+        /* an optimizer of parts has all of its parts in the list */
+        const bool is_listed = s2s_group_size(group) > 1 || b->sharding != S2S_NO_SHARD;
         int64_t begin, end;
         s2s_params_range(b->model->params, (enum s2s_param_class) class, &begin, &end);
-        for (int64_t at = begin; at < end && s2s_group_size(group) > 1; at += len) {
+        for (int64_t at = begin; at < end && is_listed; at += len) {
             const struct s2s_bucket bucket = {
                 .begin = at, .end = at + len < end ? at + len : end, .group = group};
             add_bucket(b, &cap, &bucket, blocks);
@@ -71,6 +89,13 @@ static void cut(struct s2s_buckets *b, const struct s2s_buckets_options *options
 }
 
 /* ---- a step ---- */
+
+static void wait_for(struct s2s_buckets *b, const struct s2s_bucket *bucket)
+{
+    const struct s2s_group *group = bucket->group;
+    if (group->size > 1)
+        group->ops->wait(group, &b->model->params->device->queue, bucket->ticket);
+}
 
 static void start_next(struct s2s_buckets *b)
 {
@@ -105,8 +130,82 @@ void s2s_buckets_finish(struct s2s_buckets *b)
     while (b->n_started < b->n)
         start_next(b);
     for (int i = 0; i < b->n; i++)
-        b->list[i].group->ops->wait(b->list[i].group, &b->model->params->device->queue,
-                                    b->list[i].ticket);
+        wait_for(b, &b->list[i]);
+}
+
+void s2s_buckets_own(const struct s2s_buckets *b, const struct s2s_bucket *bucket, int64_t *begin,
+                     int64_t *end)
+{
+    const int64_t part = (bucket->end - bucket->begin) / bucket->group->size;
+    *begin = bucket->begin;
+    *end = bucket->end;
+    if (b->sharding == S2S_NO_SHARD)
+        return;
+    *begin += part * bucket->group->rank;
+    *end = *begin + part;
+}
+
+/* ---- the update ---- */
+
+static int by_begin(const void *x, const void *y)
+{
+    const struct s2s_optim_slice *a = x, *b = y;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
+                      const struct s2s_adamw_options *options, struct s2s_error *err)
+{
+    struct s2s_params *params = b->model->params;
+    if (b->sharding == S2S_NO_SHARD)
+        return s2s_optim_new(optim, params, options, 0, params->n_trained, err);
+    struct s2s_optim_slice *slices = s2s_xcalloc((size_t)b->n + 1, sizeof *slices);
+    for (int i = 0; i < b->n; i++)
+        s2s_buckets_own(b, &b->list[i], &slices[i].begin, &slices[i].end);
+    qsort(slices, (size_t)b->n, sizeof *slices, by_begin);
+    for (int i = 0; i < b->n; i++) {
+        struct s2s_optim_slice own;
+        s2s_buckets_own(b, &b->list[i], &own.begin, &own.end);
+        const struct s2s_optim_slice *at =
+            bsearch(&own, slices, (size_t)b->n, sizeof *slices, by_begin);
+        b->list[i].slice = (size_t)(at - slices);
+    }
+    int rc = s2s_optim_new_slices(optim, params, options, slices, (size_t)b->n, err);
+    free(slices);
+    return rc;
+}
+
+/* The first layers are needed first. */
+static void update_parts(struct s2s_buckets *b, struct s2s_optim *optim, double lr,
+                         double weight_decay, double grad_scale)
+{
+    const struct s2s_params *params = b->model->params;
+    for (int i = b->n - 1; i >= 0; i--) {
+        struct s2s_bucket *bucket = &b->list[i];
+        const struct s2s_group *group = bucket->group;
+        float *values = params->values;
+        int64_t begin, end;
+        s2s_buckets_own(b, bucket, &begin, &end);
+        s2s_optim_update(optim, bucket->slice, lr, weight_decay, grad_scale);
+        if (group->size == 1)
+            continue;
+        bucket->ticket =
+            group->ops->start_all_gather(group, &params->device->queue, values + bucket->begin,
+                                         values + begin, end - begin, S2S_F32);
+    }
+    for (int i = b->n - 1; i >= 0; i--)
+        wait_for(b, &b->list[i]);
+}
+
+void s2s_buckets_update(struct s2s_buckets *b, struct s2s_optim *optim, double lr,
+                        double weight_decay, double grad_scale)
+{
+    if (b->sharding == S2S_NO_SHARD) {
+        s2s_optim_step(optim, lr, weight_decay, grad_scale);
+        return;
+    }
+    s2s_optim_begin(optim);
+    update_parts(b, optim, lr, weight_decay, grad_scale);
 }
 
 /* ---- life ---- */
@@ -115,7 +214,8 @@ struct s2s_buckets *s2s_buckets_new(struct s2s_model *model,
                                     const struct s2s_buckets_options *options)
 {
     struct s2s_buckets *b = s2s_xcalloc(1, sizeof *b);
-    *b = (struct s2s_buckets){.model = model, .overlap = options->overlap};
+    *b = (struct s2s_buckets){
+        .model = model, .sharding = options->sharding, .overlap = options->overlap};
     cut(b, options);
     if (b->n == 0 || !b->overlap)
         return b;

@@ -53,6 +53,7 @@ static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec
     l->data = s2s_grid_comm(l->grid, DP | CP);
     l->gradients = s2s_comm_group(l->data, "dp", sync);
     l->expert_gradients = l->gradients;
+    l->expert_data = l->data;
     l->expert_cuts = l->comms[S2S_AXIS_TP];
     l->par =
         (struct s2s_par){.tp = l->axes[S2S_AXIS_TP],
@@ -63,7 +64,8 @@ static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec
                          .sp = spec->sequence_parallel && s2s_group_size(l->axes[S2S_AXIS_TP]) > 1};
     if (!l->experts)
         return;
-    l->expert_gradients = s2s_comm_group(s2s_grid_comm(l->experts, DP), "edp", sync);
+    l->expert_data = s2s_grid_comm(l->experts, DP);
+    l->expert_gradients = s2s_comm_group(l->expert_data, "edp", sync);
     l->expert_cuts = s2s_grid_comm(l->experts, TP | EP);
     l->par.etp = s2s_comm_group(s2s_grid_comm(l->experts, TP), "etp", sync);
 }

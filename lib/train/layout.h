@@ -44,6 +44,7 @@ struct s2s_layout {
     struct s2s_comm *data;
     const struct s2s_group *gradients;
     const struct s2s_group *expert_gradients; /* ranks that have the same experts */
+    struct s2s_comm *expert_data;             /* the same, in host memory */
     struct s2s_comm *expert_cuts;             /* etp x ep: ranks that have other experts */
     struct s2s_par par;                       /* what models are built for */
 };

@@ -27,8 +27,7 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t
     *m = (struct s2s_train_memory){
         .parameters = f32 * (params->n_trained + params->n_fixed),
         .gradients = f32 * params->n_trained,
-        .optimizer = 2 * f32 * (t->optim->end - t->optim->begin) +
-                     (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
+        .optimizer = 2 * f32 * t->optim->numel + (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
                      t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,
         .activations = (int64_t)s2s_flow_peak_bytes(&t->side.flow),
         .activation_gradients = (int64_t)device->pool.peak_bytes,

@@ -8,7 +8,6 @@
 #include "lib/conf/conf.h"
 #include "lib/rules/rules.h"
 #include "lib/tensor/device.h"
-#include "lib/train/buckets.h"
 
 static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, const char *name,
                      struct s2s_error *err)
@@ -94,9 +93,15 @@ static int read_gradients(struct s2s_recipe *r, struct s2s_error *err)
     if (rc == 0 && !(r->bucket_mb > 0 && r->bucket_mb <= 1 << 20))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.bucket_mb"),
                               "expected MiB above 0, at most %d, found %g", 1 << 20, r->bucket_mb);
-    return rc < 0 ? rc
-                  : s2s_conf_get_bool_or(&r->overlap_grad_reduce, r->conf,
-                                         "mesh.overlap_grad_reduce", true, err);
+    int sharding = S2S_NO_SHARD;
+    if (rc == 0)
+        rc = s2s_conf_get_bool_or(&r->overlap_grad_reduce, r->conf, "mesh.overlap_grad_reduce",
+                                  true, err);
+    if (rc >= 0)
+        rc = s2s_conf_get_choice_or(&sharding, r->conf, "mesh.data_parallel_sharding_strategy",
+                                    s2s_sharding_names, S2S_NO_SHARD, err);
+    r->sharding = (enum s2s_sharding)sharding;
+    return rc;
 }
 
 /* mesh.pp_layers: layers of each stage, first to last. */

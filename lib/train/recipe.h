@@ -10,6 +10,7 @@
 #include "lib/mesh/mesh.h"
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
+#include "lib/train/buckets.h"
 #include "lib/train/layout.h"
 #include "lib/train/stages.h"
 
@@ -50,6 +51,7 @@ struct s2s_recipe {
     double timeout_s;
     double bucket_mb; /* of gradients that are summed at once */
     bool overlap_grad_reduce;
+    enum s2s_sharding sharding;
     struct s2s_adamw_options adamw;
     struct s2s_schedule schedule;
 

@@ -67,24 +67,32 @@ static int write_moments(struct s2s_dist_writer *w, const struct s2s_optim *opti
                          const struct s2s_param *p, float *host, float *room, struct s2s_error *err)
 {
     struct s2s_box boxes[S2S_PARAM_BOXES];
-    int64_t begin, end;
-    s2s_optim_range(optim, p, &begin, &end);
-    const bool whole = end - begin == p->numel;
-    const int n_boxes =
-        whole ? s2s_param_boxes(boxes, p, NULL) : s2s_param_range_boxes(boxes, p, begin, end);
     int rc = 0;
-    for (int m = 0; rc == 0 && n_boxes > 0 && m < 2; m++) {
+    for (int m = 0; rc == 0 && m < 2; m++) {
         s2s_optim_get(optim, p, m, host);
-        rc = write_boxes(w, p, moments[m], boxes, n_boxes, host, room, err);
+        for (int64_t begin, end = 0; rc == 0 && s2s_optim_next(optim, p, &begin, &end);) {
+            const bool whole = end - begin == p->numel;
+            const int n = whole ? s2s_param_boxes(boxes, p, NULL)
+                                : s2s_param_range_boxes(boxes, p, begin, end);
+            rc = write_boxes(w, p, moments[m], boxes, n, host, room, err);
+        }
     }
     return rc;
+}
+
+/* Whether every rank has all the moments of what it trains. */
+static bool has_all_moments(const struct s2s_optim *optim)
+{
+    int64_t numel = 0;
+    for (size_t i = 0; i < optim->params->n; i++)
+        numel += optim->params->list[i]->trained ? optim->params->list[i]->numel : 0;
+    return optim->numel >= numel;
 }
 
 int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
                      const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
                      struct s2s_error *err)
 {
-    const bool sharded = optim && (optim->begin > 0 || optim->end < params->n_trained);
     /* who holds copies of the same values, and of the same moments: no other stage does */
     const struct s2s_group *same[S2S_AXES], *others[S2S_AXES];
     int64_t total = 0, at = 0;
@@ -93,8 +101,8 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
     memcpy(same, axes, sizeof same);
     same[S2S_AXIS_PP] = NULL;
     memcpy(others, same, sizeof others);
-    if (sharded)
-        others[S2S_AXIS_DP] = NULL;
+    if (optim && !has_all_moments(optim))
+        others[S2S_AXIS_DP] = others[S2S_AXIS_CP] = NULL;
     for (size_t i = 0; i < params->n; i++)
         total += params->list[i]->numel;
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
@@ -308,13 +316,12 @@ static int read_moments(struct s2s_ckpt *ckpt, struct s2s_optim *optim, const st
                         float *host, float *room, struct s2s_error *err)
 {
     struct s2s_box boxes[S2S_PARAM_BOXES];
-    int64_t begin, end;
-    s2s_optim_range(optim, p, &begin, &end);
-    const int n_boxes = s2s_param_range_boxes(boxes, p, begin, end);
     int rc = 0;
     for (int m = 0; rc == 0 && m < 2; m++) {
         char *name = s2s_xasprintf("%s.%s", moments[m], p->name);
-        rc = read_boxes(ckpt, name, p, boxes, n_boxes, host, room, err);
+        for (int64_t begin, end = 0; rc == 0 && s2s_optim_next(optim, p, &begin, &end);)
+            rc = read_boxes(ckpt, name, p, boxes, s2s_param_range_boxes(boxes, p, begin, end), host,
+                            room, err);
         if (rc == 0)
             s2s_optim_set(optim, p, m, host);
         free(name);

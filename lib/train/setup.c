@@ -89,8 +89,8 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
 }
 
 int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,
-                    const struct s2s_layout *layout, enum s2s_head head, struct s2s_device *device,
-                    struct s2s_error *err)
+                    const struct s2s_layout *layout, enum s2s_sharding sharding, enum s2s_head head,
+                    struct s2s_device *device, struct s2s_error *err)
 {
     const struct s2s_comm *pp = layout->comms[S2S_AXIS_PP];
     *b = (struct s2s_bundle){.device = device};
@@ -100,8 +100,10 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,
     if (rc == 0)
         rc = s2s_stages_init(&b->stages, b->model, &r->stages, s2s_comm_size(pp), s2s_comm_rank(pp),
                              err);
-    if (rc == 0)
+    if (rc == 0) {
+        s2s_buckets_lay_out(b->model->params, layout, sharding);
         rc = s2s_params_finish(b->model->params, err);
+    }
     if (rc < 0)
         s2s_bundle_free(b);
     return rc;

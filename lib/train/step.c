@@ -136,29 +136,45 @@ static void run_actions(struct step *s)
 
 /* ---- sums over ranks ---- */
 
-/* Over ranks that have other tokens; then, where each rank of tp has a part of the sum, over those.
- */
-static void finish_reductions(struct step *s)
+/* Of elements [begin, end) each rank of tp may have a part of the sum. */
+static void sum_over_tp(const struct step *s, int64_t begin, int64_t end)
 {
     const struct s2s_group *tp = s->side->layout->axes[S2S_AXIS_TP];
     const struct s2s_params *params = s->side->model->params;
-    int64_t begin, end;
+    int64_t first, last;
+    s2s_params_range(params, S2S_CLASS_SP_SUM, &first, &last);
+    first = first > begin ? first : begin;
+    last = last < end ? last : end;
+    if (s2s_group_size(tp) > 1 && first < last)
+        tp->ops->all_reduce(tp, &params->device->queue, params->grads + first, last - first,
+                            S2S_F32, S2S_GROUP_SUM);
+}
+
+/* Over ranks that have other tokens; then, of what this rank updates, over those of tp. */
+static void finish_reductions(struct step *s)
+{
+    const struct s2s_optim *optim = s->side->optim;
     s2s_mesh_note(s->side->mesh, s->options->number, "reduce gradients");
     s2s_flow_sum_shared(&s->side->flow);
     s2s_buckets_finish(s->side->buckets);
-    s2s_params_range(params, S2S_CLASS_SP_SUM, &begin, &end);
-    if (s2s_group_size(tp) > 1 && begin < end)
-        tp->ops->all_reduce(tp, &params->device->queue, params->grads + begin, end - begin, S2S_F32,
-                            S2S_GROUP_SUM);
+    for (size_t i = 0; i < optim->n_slices; i++)
+        sum_over_tp(s, optim->slices[i].begin, optim->slices[i].end);
 }
 
-/* Each element once: parts that ranks of a stage hold are added up, then the stages. */
-static double norm_over_ranks(const struct s2s_layout *layout, const double sums[N_SUMS])
+/* Each element once: what data-parallel ranks divide between them, then parts that ranks of a stage
+ * hold, then the stages. */
+static double norm_over_ranks(const struct s2s_side *side, const double sums[N_SUMS])
 {
-    double cut = sums[CUT], expert = sums[EXPERT];
+    const struct s2s_layout *layout = side->layout;
+    double once = sums[ONCE], cut = sums[CUT], expert = sums[EXPERT];
+    if (side->buckets->sharding != S2S_NO_SHARD) {
+        s2s_comm_all_reduce(layout->data, &once, 1, S2S_F64, S2S_GROUP_SUM);
+        s2s_comm_all_reduce(layout->data, &cut, 1, S2S_F64, S2S_GROUP_SUM);
+        s2s_comm_all_reduce(layout->expert_data, &expert, 1, S2S_F64, S2S_GROUP_SUM);
+    }
     s2s_comm_all_reduce(layout->comms[S2S_AXIS_TP], &cut, 1, S2S_F64, S2S_GROUP_SUM);
     s2s_comm_all_reduce(layout->expert_cuts, &expert, 1, S2S_F64, S2S_GROUP_SUM);
-    double all = sums[ONCE] + cut + expert;
+    double all = once + cut + expert;
     s2s_comm_all_reduce(layout->comms[S2S_AXIS_PP], &all, 1, S2S_F64, S2S_GROUP_SUM);
     return sqrt(all);
 }
@@ -185,7 +201,7 @@ static void read_results(struct step *s)
     if (s2s_sums_read(side->sums, sums, &err) < 0)
         s2s_mesh_fail(side->mesh, &err);
     s->loss = sums[LOSS];
-    s->result->grad_norm = norm_over_ranks(side->layout, sums);
+    s->result->grad_norm = norm_over_ranks(side, sums);
 }
 
 /* What the step was made of, over all ranks: peers count a pack once, and each label once. Of a
@@ -308,8 +324,8 @@ static void update(struct step *s)
 {
     struct s2s_optim *optim = s->side->optim;
     s2s_mesh_note(s->side->mesh, s->options->number, "update");
-    s2s_optim_step(optim, s->options->lr, s->options->weight_decay,
-                   s2s_optim_clip_factor(optim, s->result->grad_norm));
+    s2s_buckets_update(s->side->buckets, optim, s->options->lr, s->options->weight_decay,
+                       s2s_optim_clip_factor(optim, s->result->grad_norm));
 }
 
 /* Running statistics of batch norms move by what all ranks have seen. */

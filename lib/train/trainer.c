@@ -106,7 +106,7 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     const enum s2s_head head = recipe->run ? head_to_go_on_with(t) : S2S_HEAD_BY_FILES;
     int rc = s2s_layout_init(&t->layout, mesh, &recipe->mesh, device, err);
     if (rc == 0)
-        rc = s2s_bundle_open(&t->bundle, recipe, &t->layout, head, device, err);
+        rc = s2s_bundle_open(&t->bundle, recipe, &t->layout, recipe->sharding, head, device, err);
     if (rc == 0)
         rc = check_model(t, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
@@ -116,10 +116,10 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     const struct s2s_buckets_options gradients = {.layout = &t->layout,
                                                   .bucket_bytes =
                                                       (int64_t)(recipe->bucket_mb * (1 << 20)),
-                                                  .overlap = recipe->overlap_grad_reduce};
+                                                  .overlap = recipe->overlap_grad_reduce,
+                                                  .sharding = recipe->sharding};
     struct s2s_buckets *buckets = s2s_buckets_new(t->bundle.model, &gradients);
-    rc = s2s_optim_new(&t->optim, t->bundle.model->params, &recipe->adamw, 0,
-                       t->bundle.model->params->n_trained, err);
+    rc = s2s_buckets_optim(&t->optim, buckets, &recipe->adamw, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
         s2s_buckets_free(buckets);
         s2s_trainer_free(t);

@@ -90,12 +90,12 @@ void s2s_trainer_catch_signals(void);
 
 /* ---- models (setup.c) ---- */
 
-/* The recipe's model for a rank of layout (kept), allocated; its values are not set. head: of the
- * checkpoint that they will come from (s2s_restore_head), or BY_FILES. device: taken, also on
- * failure. */
+/* The recipe's model for a rank of the layout (kept), allocated; its values are not set. head:
+ * of the checkpoint that they will come from (s2s_restore_head), or BY_FILES. device: taken, also
+ * on failure. */
 int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
-                    const struct s2s_layout *layout, enum s2s_head head, struct s2s_device *device,
-                    struct s2s_error *err);
+                    const struct s2s_layout *layout, enum s2s_sharding sharding, enum s2s_head head,
+                    struct s2s_device *device, struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
 /* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */

@@ -26,6 +26,50 @@ same_checkpoint() {
     same_checkpoint three parts 6
 }
 
+@test "ranks that divide the optimizer have the bits of ranks that do not" {
+    optim="mesh.data_parallel_sharding_strategy=optim"
+    for n in 2 3; do
+        mpirun_n $n s2s-train -j1 r.yaml run=plain$n mesh.dp=$n train.packs_per_step=6
+        for mb in 25 0.01 0.002; do
+            mpirun_n $n s2s-train -j1 r.yaml run=optim$n.$mb mesh.dp=$n train.packs_per_step=6 $optim mesh.bucket_mb=$mb
+            nearly plain$n optim$n.$mb
+            alike "$(bits plain$n 6)" "$(bits optim$n.$mb 6)"
+        done
+    done
+    # one rank divides nothing
+    s2s-train -j1 r.yaml run=alone
+    s2s-train -j1 r.yaml run=alone.optim $optim mesh.bucket_mb=0.01
+    alike "$(bits alone 6)" "$(bits alone.optim 6)"
+}
+
+@test "moments that ranks divide are read by any other mesh, and back, bit for bit" {
+    optim="mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.01 mesh.overlap_grad_reduce=false"
+    four="r.yaml -j1 checkpoint.keep=9 train.packs_per_step=12"
+    # shellcheck disable=SC2086
+    {
+        mpirun_n 4 s2s-train $four run=plain mesh.dp=4 train.steps=1
+        mpirun_n 4 s2s-train $four run=divided mesh.dp=4 train.steps=1 $optim
+        for step in 2:2:plain 3:3:optim 4:1:plain 5:2:optim 6:4:optim; do
+            IFS=: read -r to ranks how <<<"$step"
+            mpirun_n "$ranks" s2s-train $four run=plain mesh.dp="$ranks" train.steps="$to"
+            [ $how = plain ] && with="" || with=$optim
+            mpirun_n "$ranks" s2s-train $four run=divided mesh.dp="$ranks" train.steps="$to" $with
+        done
+    }
+    for step in 1 2 3 4 5 6; do
+        alike "$(bits plain $step)" "$(bits divided $step)"
+    done
+    exits 0 s2s-ckpt verify divided/checkpoints/iter_0000006
+    # each of the four has written a share
+    [ "$(ls divided/checkpoints/iter_0000006/__*_0.distcp | wc -l)" -eq 4 ]
+}
+
+@test "plan says what a rank keeps of an optimizer that is divided" {
+    whole=$(s2s-train plan r.yaml --mesh dp=4 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["memory"]["optimizer"])')
+    part=$(s2s-train plan r.yaml --mesh dp=4 mesh.data_parallel_sharding_strategy=optim --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["memory"]["optimizer"])')
+    awk -v a="$whole" -v b="$part" 'BEGIN { exit !(b > 0.24 * a && b < 0.27 * a) }'
+}
+
 @test "a bucket of no size is refused" {
     exits 1 s2s-train r.yaml mesh.bucket_mb=0
     says "mesh.bucket_mb"

@@ -35,3 +35,19 @@ for line in open(sys.argv[1] + "/log.jsonl"):
     r = json.loads(line)
     print(*(r[k] for k in ("step", "samples", "tokens", "loss", "grad_norm", "lr")))' "$1"
 }
+
+# bits RUN STEP: name and digest of each tensor, however many chunks it was written in
+bits() {
+    s2s-ckpt ls --json --sha256 "$1/checkpoints/$(printf 'iter_%07d' "$2")" | python3 -c '
+import json, sys
+for t in sorted(json.load(sys.stdin)["tensors"], key=lambda t: t["name"]):
+    print(t["name"], t["shape"], t["sha256"])'
+}
+
+# nearly A B: the same steps and losses, and norms but for the order in which squares are added up, in double
+nearly() {
+    paste -d' ' <(log "$1") <(log "$2") | awk '
+        { d = $5 - $11; if (d < 0) d = -d }
+        $1 != $7 || $4 != $10 || $6 != $12 || d > 1e-12 * $5 { print "differs: " $0; bad = 1 }
+        END { exit bad || NR == 0 }'
+}

@@ -199,7 +199,8 @@ static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
         s2s_device_close(device);
         return rc;
     }
-    rc = s2s_bundle_open(bundle, recipe, layout, s2s_restore_head(checkpoint), device, err);
+    rc = s2s_bundle_open(bundle, recipe, layout, S2S_NO_SHARD, s2s_restore_head(checkpoint), device,
+                         err);
     return rc < 0 ? rc : s2s_restore(checkpoint, bundle->model->params, NULL, NULL, err);
 }
 

@@ -92,3 +92,12 @@ mesh.tp=2 mesh.sequence_parallel=true | s.yaml model.encoder.batch_norm=batch tr
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | s.yaml model.llm.freeze=true train.recompute=true
 LINES
 }
+
+@test "dp: ranks that divide the optimizer, each part of the model or of the tokens by itself" {
+    divided="mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.01"
+    equal <<LINES
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | r.yaml $divided train.recompute=true
+mesh.cp=2 mesh.dp=2 | r.yaml $divided
+mesh.pp=2 mesh.dp=2 | r.yaml $divided
+LINES
+}

@@ -42,7 +42,7 @@ equal() {
         ranks=1
         for key in "${mesh[@]}"; do
             value=${key##*=}
-            case $key in mesh.sequence_parallel=*) ;; *) ranks=$((ranks * value)) ;; esac
+            case $key in mesh.tp=* | mesh.cp=* | mesh.dp=* | mesh.pp=*) ranks=$((ranks * value)) ;; esac
         done
         one=one.$(md5sum <<<"${how[*]}" | cut -c1-8)
         [ -d "$one" ] || s2s-train_on 1 "${how[@]}" run="$one"
@@ -100,4 +100,54 @@ mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | r.yaml $divided train.recomput
 mesh.cp=2 mesh.dp=2 | r.yaml $divided
 mesh.pp=2 mesh.dp=2 | r.yaml $divided
 LINES
+}
+@test "cp: sequences that are cut over ranks, whichever way keys come, learn as whole ones" {
+    equal <<'LINES'
+mesh.cp=2 | r.yaml data.train=[odd.s2s] train.packs_per_microbatch=2
+mesh.cp=2 mesh.cp_comm=a2a | r.yaml
+mesh.cp=4 mesh.cp_comm=p2p | r.yaml train.recompute=true
+mesh.cp=3 mesh.cp_comm=p2p | r.yaml
+mesh.cp=2 mesh.dp=2 | r.yaml data.train=[odd.s2s] train.packs_per_microbatch=2
+mesh.cp=2 mesh.cp_comm=p2p | r.yaml data.train=[mute.s2s] data.shuffle=false train.packs_per_step=2
+mesh.cp=2 mesh.cp_comm=p2p | p.yaml model.path=MODELS/gemma1
+mesh.cp=2 mesh.cp_comm=a2a | p.yaml model.path=MODELS/qwen3
+mesh.cp=2 mesh.tp=2 mesh.sequence_parallel=true | r.yaml data.train=[odd.s2s]
+mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p | r.yaml
+LINES
+}
+
+@test "cp: clips that are spread over ranks, and cross their chunks, train the encoder as one process" {
+    speech
+    equal <<'LINES'
+mesh.cp=2 | s.yaml
+mesh.cp=4 mesh.cp_comm=p2p | s.yaml train.recompute=true
+mesh.cp=2 mesh.dp=2 mesh.cp_comm=a2a | s.yaml model.encoder.freeze=true
+mesh.cp=2 | s.yaml model.encoder.batch_norm=batch train.packs_per_microbatch=2
+mesh.cp=2 mesh.tp=2 mesh.sequence_parallel=true | s.yaml model.llm.freeze=true
+LINES
+}
+
+@test "cp: parts that s2s-cpshard made are what the feed makes of the whole" {
+    speech
+    s2s-pack -q --ids ids.jsonl --tokens 64 --cp 2 -o whole.s2s
+    s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio pcm --tokens 80 --cp 2 -o sound.s2s
+    s2s-cpshard -q --cp 2 whole.s2s -o whole-%r.s2s
+    s2s-cpshard -q --cp 2 sound.s2s -o sound-%r.s2s
+    equal <<'LINES'
+mesh.cp=2 data.train=[whole-%r.s2s] | r.yaml data.train=[whole.s2s] train.packs_per_microbatch=2
+mesh.cp=2 mesh.dp=2 data.train=[whole-%r.s2s] | r.yaml data.train=[whole.s2s] train.packs_per_microbatch=2
+mesh.cp=2 data.train=[sound-%r.s2s] | s.yaml data.train=[sound.s2s]
+LINES
+    # the parts of other ranks, of another cp, or of none
+    exits 1 s2s-train r.yaml run=no 'data.train=[whole-0.s2s]'
+    says "training reads streams of kind pack or embed, found cpshard; name the files of all ranks by one name with %r"
+    exits 1 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s]'
+    says "whole-0.s2s: the part of rank 0 of cp 2; this is rank 0 of cp 1"
+    cp whole.s2s plain-0.s2s
+    exits 1 s2s-train r.yaml run=no 'data.train=[plain-%r.s2s]'
+    says "plain-0.s2s: a name with %r is that of a part of a stream, of kind cpshard; found pack"
+    exits 2 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s, whole.s2s]'
+    says "names with %r, of parts of streams, and names without"
+    exits 1 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s]' train.token_dropout=0.1
+    says "train.token_dropout wants whole sequences"
 }

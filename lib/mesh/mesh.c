@@ -125,6 +125,11 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     free(mesh);
 }
 
+bool s2s_mesh_counts(const struct s2s_mesh *mesh)
+{
+    return mesh->backend == &mesh_backend_count;
+}
+
 int s2s_mesh_size(const struct s2s_mesh *mesh)
 {
     return mesh->size;

@@ -66,6 +66,8 @@ int s2s_mesh_open_count(struct s2s_mesh **mesh, int n_ranks, int rank, struct s2
 /* Collective: no process ends before all ranks have called it. NULL is a no-op. */
 void s2s_mesh_close(struct s2s_mesh *mesh);
 
+/* Whether it is one of s2s_mesh_open_count: what others have never comes. */
+bool s2s_mesh_counts(const struct s2s_mesh *mesh);
 int s2s_mesh_size(const struct s2s_mesh *mesh);
 int s2s_mesh_rank(const struct s2s_mesh *mesh);
 struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh); /* all ranks; lent */

@@ -159,7 +159,8 @@ static void prepare(struct s2s_feed *f, struct prepared *w)
         if (!train_place_has(&f->at, i, together, &nth))
             continue;
         w->n_packs++;
-        if (w->rc == 0 && train_place_reads(&f->at, i, together))
+        if (w->rc == 0 &&
+            (s2s_mesh_counts(f->options.mesh) || train_place_reads(&f->at, i, together)))
             w->rc = prepare_pack(f, w, &w->packs[nth], w->first_pack + i,
                                  w->raw ? &w->raw[n_read++] : NULL);
     }
@@ -170,16 +171,15 @@ static void prepare(struct s2s_feed *f, struct prepared *w)
 
 /* ---- between peers ---- */
 
-/* What this rank read, or why it could not. */
-static void write_mine(struct s2s_buf *to, const struct prepared *w)
+/* What this rank has to read, or why it could not. */
+static void write_mine(struct s2s_buf *to, const struct prepared *w, size_t peer, size_t n_peers)
 {
     const int64_t rc = w->rc;
     s2s_buf_add(to, &rc, sizeof rc);
     if (rc < 0)
         s2s_buf_add(to, &w->err, sizeof w->err);
-    for (size_t i = 0; rc == 0 && i < w->n_packs; i++)
-        if (w->packs[i])
-            train_pack_write(to, w->packs[i]);
+    for (size_t i = peer; rc == 0 && i < w->n_packs; i += n_peers)
+        train_pack_write(to, w->packs[i]);
 }
 
 /* What a peer read; its failure counts as this rank's where this one had none. */
@@ -197,16 +197,18 @@ static void take_theirs(struct prepared *w, const struct s2s_buf *from, size_t p
             w->packs[i] = train_pack_take(&at);
 }
 
-/* Collective over the peers: each has all packs of their dp coordinate then, or a failure. */
+/* Collective over the peers: each has all packs of their dp coordinate then, or a failure. On a
+ * mesh that counts, whose peers send nothing, the rank has read them all. */
 static void exchange(struct s2s_feed *f, struct prepared *w)
 {
     struct s2s_buf mine = S2S_BUF_INIT;
     const size_t n_peers = (size_t)f->at.n_peers;
-    write_mine(&mine, w);
+    write_mine(&mine, w, (size_t)f->at.peer, n_peers);
     struct s2s_buf *theirs = s2s_comm_gather_bufs(f->peers, &mine);
     s2s_buf_release(&mine);
     for (size_t i = 0; i < n_peers; i++) {
-        take_theirs(w, &theirs[i], i, n_peers);
+        if (!s2s_mesh_counts(f->options.mesh))
+            take_theirs(w, &theirs[i], i, n_peers);
         s2s_buf_release(&theirs[i]);
     }
     free(theirs);

@@ -7,6 +7,7 @@
 
 #include "kernels/count/count.h"
 #include "lib/base/base.h"
+#include "lib/train/split.h"
 #include "lib/train/trainer.h"
 
 enum { PLAN_STEPS = 3 };
@@ -160,12 +161,16 @@ static void believe_values(struct s2s_params *params)
         params->list[i]->set = true;
 }
 
-static bool streams_are_there(const struct s2s_recipe *r)
+static bool streams_are_there(const struct planner *p, const struct s2s_recipe *r)
 {
-    for (size_t i = 0; i < r->n_train; i++)
-        if (strcmp(r->train[i], "-") == 0 || access(r->train[i], R_OK) != 0)
-            return false;
-    return r->n_train > 0;
+    const int cp_rank = s2s_comm_rank(p->t->layout.comms[S2S_AXIS_CP]);
+    bool there = r->n_train > 0;
+    for (size_t i = 0; there && i < r->n_train; i++) {
+        char *path = s2s_feed_path(r->train[i], cp_rank);
+        there = strcmp(path, "-") != 0 && access(path, R_OK) == 0;
+        free(path);
+    }
+    return there;
 }
 
 static int64_t n_microbatches(const struct planner *p, const struct s2s_recipe *r)
@@ -203,6 +208,10 @@ static void make_up(struct planner *p, const struct s2s_recipe *r)
                        (long long)f.rows, (long long)f.frames);
     else
         s2s_buf_printf(&text, "%lld slots: one sequence", (long long)f.slots);
+    struct s2s_comm *cp = p->t->layout.comms[S2S_AXIS_CP];
+    if (s2s_comm_size(cp) > 1)
+        s2s_buf_printf(&text, ", cut over %d ranks of cp", s2s_comm_size(cp));
+    s2s_pack_split(p->made_up, s2s_comm_size(cp), s2s_comm_rank(cp));
     p->plan->batch = text.data;
 }
 
@@ -256,7 +265,7 @@ static int run(struct planner *p, const struct s2s_recipe *r, struct s2s_error *
 {
     int rc = 0;
     believe_values(p->t->bundle.model->params);
-    if (p->options->tokens == 0 && p->options->microbatches == 0 && streams_are_there(r))
+    if (p->options->tokens == 0 && p->options->microbatches == 0 && streams_are_there(p, r))
         rc = open_streams(p, r, err);
     else
         make_up(p, r);
@@ -271,10 +280,13 @@ static void report(struct planner *p)
     const struct s2s_params *params = p->t->bundle.model->params;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *param = params->list[i];
-        if (param->flags & S2S_PARAM_BUFFER)
+        if (param->flags & S2S_PARAM_BUFFER || param->tied)
             continue;
-        plan->n_parameters += param->numel;
-        plan->n_trained += param->trained ? param->numel : 0;
+        int64_t n = 1;
+        for (int d = 0; d < param->n_dims; d++)
+            n *= param->shape[d];
+        plan->n_parameters += n;
+        plan->n_trained += param->flags & S2S_PARAM_FROZEN ? 0 : n;
     }
     s2s_train_memory_of(&plan->memory, p->t);
     plan->lanes = p->t->bundle.device->queue.lanes;

@@ -46,9 +46,9 @@ struct s2s_plan_sent {
 
 struct s2s_plan {
     char *batch;          /* what a microbatch was, in words */
-    int64_t n_parameters; /* elements: all, and those that are trained */
+    int64_t n_parameters; /* elements on all ranks: all, and those that are trained */
     int64_t n_trained;
-    int64_t tokens, microbatches; /* of this rank in a step, real tokens */
+    int64_t tokens, microbatches; /* of this rank's packs in a step, real tokens */
     int lanes;                    /* threads that workspaces are for */
     struct s2s_train_memory memory;
     int64_t peak_bytes;     /* of all device memory that was allocated, gaps in it too */

@@ -95,6 +95,28 @@ foretold() {
     holds other.json 'j["world_size"] == 2'
 }
 
+@test "memory, work and bytes sent are those of a run on any mesh" {
+    while read -r n mesh; do
+        read -ra mesh <<<"$mesh"
+        rm -rf run
+        mpirun_n "$n" s2s-train r.yaml -q -j1 --profile trace.json train.steps=3 checkpoint.every=0 "${mesh[@]}" </dev/null 2>table
+        for r in $(seq 0 $((n - 1))); do
+            s2s-train plan r.yaml -j1 --rank "$r" --json "${mesh[@]}" >plan.json
+            agrees plan.json "trace.rank$r.json"
+        done
+    done <<'MESHES'
+2 mesh.cp=2 train.packs_per_step=3
+4 mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p mesh.sequence_parallel=true
+2 mesh.pp=2
+4 mesh.cp=2 mesh.dp=2 mesh.cp_comm=a2a train.recompute=true
+MESHES
+    # --mesh is the same; a made-up pack is cut, too
+    s2s-train plan r.yaml -j1 --tokens 64 mesh.cp=2 mesh.tp=2 --json >a.json
+    s2s-train plan r.yaml -j1 --tokens 64 --mesh cp=2,tp=2 --json >b.json
+    cmp a.json b.json
+    holds a.json 'j["batch"].endswith("64 slots: one sequence, cut over 2 ranks of cp") and j["sent"]["main/cp"] > 0'
+}
+
 @test "a published Llama 8B, from its config alone" {
     llama8b
     s2s-train plan llama8b.json --tokens 8192 --json -j2 >plan.json
@@ -150,12 +172,13 @@ assert plan["flops"] < less["flops"] < plan["flops"] * 4 / 3'
     holds plan.json 'sorted(j["groups"]) == sorted("tp cp dp pp dp_cp tp_pp tp_cp tp_dp tp_dp_cp".split())'
     holds plan.json 'sorted(j["expert"]) == sorted("ep tp dp tp_ep tp_ep_pp".split())'
     holds plan.json 'j["coordinates"]["pp"] == [0, 0, 0, 0, 1, 1, 1, 1] and j["coordinates"]["tp"] == [0, 1] * 4'
-    holds plan.json '"memory" not in j and "flops" not in j'
+    holds plan.json 'j["parameters"] == 8030261248 and abs(j["memory"]["parameters"] / 8030261248 - 1) < 1e-3 and j["sent"]["main/pp"] > 0'
     s2s-train plan llama8b.json --mesh tp=2,cp=2,ep=4,etp=1,order=tp-cp-ep-dp-pp --world-size 16 --json >plan.json
     holds plan.json 'j["mesh"]["dp"] == 4 and j["groups"]["dp_cp"][0] == [0, 2, 4, 6, 8, 10, 12, 14]'
     holds plan.json 'j["expert"]["ep"][0] == [0, 1, 2, 3] and j["expert"]["dp"][0] == [0, 4, 8, 12]'
-    exits 0 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2 --rank 5
-    says "rank 5 of 8, memory, operations and messages are not told: s2s-train trains on dp alone, and this mesh has tp=2, pp=2"
+    holds plan.json '"memory" not in j and "flops" not in j'
+    exits 0 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2,ep=2 --rank 5
+    says "rank 5 of 8, memory, operations and messages are not told: s2s-train does not train on a mesh with ep=2, etp=2"
     says "group dp: number 3 of 4 groups, place 0 of [5 7]"
 }
 

@@ -47,8 +47,8 @@ static const char doc[] =
     "that only count: nothing is computed, launched or written. Where the streams of data.train "
     "are files that are there, their packs are what is counted; else made-up packs of --tokens "
     "slots are: one sequence, or with an encoder utterances of 20 s of sound and as many slots of "
-    "text. A mesh with tp, cp, pp or ep above 1 is shown with its groups alone: s2s-train trains "
-    "on dp.\n"
+    "text. A mesh with ep above 1, or in another order, is shown with its groups alone: s2s-train "
+    "does not train on it.\n"
     "\n"
     "Examples:\n"
     "  s2s-train plan recipe.yaml train.recompute=true\n"
@@ -183,8 +183,8 @@ static void print_plan(const struct s2s_plan *plan, const struct s2s_recipe *rec
                    plan->sent[i].n_ranks, train_bytes_text(a, (double)plan->sent[i].bytes));
 }
 
-static const char only_dp[] =
-    "memory, operations and messages are not told: s2s-train trains on dp alone, and this mesh has";
+static const char untrained[] =
+    "memory, operations and messages are not told: s2s-train does not train on a mesh with";
 
 static int show(const struct plan_args *args, const struct s2s_recipe *recipe,
                 const struct plan_mesh *mesh, const struct s2s_plan *plan, struct s2s_error *err)
@@ -207,7 +207,7 @@ static int show(const struct plan_args *args, const struct s2s_recipe *recipe,
     if (plan)
         print_plan(plan, recipe);
     else
-        printf("%s %s\n", only_dp, mesh->untrained);
+        printf("%s %s\n", untrained, mesh->untrained);
     return plan_groups_print(mesh, args->rank, err);
 }
 
@@ -228,6 +228,22 @@ static int make(struct s2s_plan *plan, const struct s2s_recipe *recipe,
     return rc;
 }
 
+/* The sizes of --mesh in the recipe, as if it had them. */
+static int take_mesh(struct s2s_recipe *recipe, const struct plan_mesh *mesh, struct s2s_error *err)
+{
+    static const enum s2s_axis axes[] = {S2S_AXIS_TP, S2S_AXIS_CP, S2S_AXIS_DP, S2S_AXIS_PP};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof axes / sizeof *axes; i++) {
+        const int size = mesh->dense.size[axes[i]];
+        char text[32];
+        snprintf(text, sizeof text, "mesh.%s=%d", s2s_mesh_axis_name(axes[i]), size);
+        rc = s2s_conf_override(recipe->conf, text, err);
+        recipe->mesh.size[axes[i]] = size;
+    }
+    recipe->mesh.etp = recipe->mesh.size[S2S_AXIS_TP];
+    return rc < 0 ? rc : 0;
+}
+
 static int plan_and_show(const struct plan_args *args, struct s2s_recipe *recipe, bool bare,
                          struct s2s_error *err)
 {
@@ -239,10 +255,11 @@ static int plan_and_show(const struct plan_args *args, struct s2s_recipe *recipe
         rc = s2s_error_set(err, S2S_E_ARG, "--rank %d is not one of %d", args->rank,
                            mesh.world_size);
     const bool trains = rc == 0 && !*mesh.untrained;
-    if (trains && !bare)
+    if (trains && args->mesh)
+        rc = take_mesh(recipe, &mesh, err);
+    recipe->mesh.size[S2S_AXIS_DP] = mesh.dense.size[S2S_AXIS_DP];
+    if (trains && rc == 0 && !bare)
         rc = s2s_recipe_check(recipe, mesh.world_size, true, err);
-    else if (trains)
-        recipe->mesh.size[S2S_AXIS_DP] = mesh.world_size;
     if (trains && rc == 0)
         rc = make(&plan, recipe, args, mesh.world_size, err);
     if (rc == 0)

@@ -91,12 +91,12 @@ int plan_mesh_read(struct plan_mesh *mesh, const struct s2s_recipe *recipe, cons
     int rc = list ? read_list(mesh, sizes, list, err) : 0;
     if (rc < 0)
         return rc;
-    size_t len = 0;
-    for (int i = 0; i <= KEY_ETP; i++)
-        if (i != S2S_AXIS_DP && sizes[i] > 1 && len < sizeof mesh->untrained)
-            len += (size_t)snprintf(mesh->untrained + len, sizeof mesh->untrained - len, "%s%s=%d",
-                                    len ? ", " : "", keys[i], sizes[i]);
     sizes[KEY_ETP] = sizes[KEY_ETP] ? sizes[KEY_ETP] : sizes[S2S_AXIS_TP];
+    if (sizes[S2S_AXIS_EP] > 1 || sizes[KEY_ETP] != sizes[S2S_AXIS_TP])
+        snprintf(mesh->untrained, sizeof mesh->untrained, "ep=%d, etp=%d", sizes[S2S_AXIS_EP],
+                 sizes[KEY_ETP]);
+    else if (strcmp(mesh->order, init.order) != 0)
+        snprintf(mesh->untrained, sizeof mesh->untrained, "order=%.50s", mesh->order);
     return fit(mesh, sizes, world_size, err);
 }
 

@@ -13,7 +13,7 @@ struct plan_mesh {
     int world_size;
     struct s2s_grid_spec dense, expert; /* expert: tp is that of the experts, cp is 1 */
     char order[64];
-    char untrained[64]; /* axes above 1 that nobody can train on: "tp=2, pp=4"; "" */
+    char untrained[64]; /* of it what nobody can train on: "ep=2, etp=1"; "" */
 };
 
 /*

@@ -153,8 +153,8 @@ int model_check_cuts(const struct s2s_model *model, const struct model_cut *cuts
         const struct s2s_conf *node = s2s_conf_find(model->conf, cuts[i].key);
         if (!cuts[i].fits)
             return s2s_conf_error(err, S2S_E_RANGE, node ? node : model->conf,
-                                  "%lld %s (%s) cannot be shared by %d ranks (mesh.tp)",
-                                  (long long)cuts[i].size, cuts[i].what, cuts[i].key,
+                                  "%lld %s cannot be shared by %d ranks (mesh.tp)",
+                                  (long long)cuts[i].size, cuts[i].what,
                                   s2s_group_size(model->par->tp));
     }
     return 0;

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "lib/base/error.h"
+#include "lib/rules/memory.h"
+
 static const struct rules_map map[] = {
     {"tp", "mesh.tp", "size", "1"},
     {"cp", "mesh.cp", "size", "1"},
@@ -235,6 +238,22 @@ static void lower_betas(struct rules_check *check)
     rules_fact_set(&check->facts, "betas_bad", rules_bool(bad));
 }
 
+/* Asks whoever can build the model. */
+static void check_fit(struct rules_check *check)
+{
+    static const char *const axes[] = {"tp", "cp", "pp", "ep"};
+    struct s2s_error err = S2S_ERROR_INIT;
+    bool cut = false;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        cut |= rules_number(check, axes[i], 1) > 1;
+    if (!cut || !check->opt->fits)
+        return;
+    if (check->opt->fits(check->conf, (int64_t)rules_number(check, "world", 0), &err) ==
+        S2S_E_RANGE)
+        rules_find(check, "S2S-TRN-017", s2s_conf_find(check->conf, "mesh"), true, "", "%s",
+                   err.text);
+}
+
 int rules_lower_s2s(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
@@ -256,5 +275,6 @@ int rules_lower_s2s(struct rules_check *check)
     lower_data(check);
     lower_betas(check);
     rules_lower_derived(check, derived);
+    check_fit(check);
     return 0;
 }

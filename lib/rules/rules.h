@@ -81,6 +81,9 @@ struct s2s_rules_options {
      * as s2s-train plan does; called where `memory`. err says why that cannot be told. */
     int (*plan)(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
                 struct s2s_error *err);
+    /* NULL, or whether the model of a recipe of s2s-train can be cut for its mesh, asked where that
+     * has more than dp. RANGE: err says what cannot; other failures say nothing of it. */
+    int (*fits)(const struct s2s_conf *recipe, int64_t world_size, struct s2s_error *err);
 };
 
 /*

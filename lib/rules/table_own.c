@@ -274,6 +274,16 @@ const struct s2s_rule rules_trn[] = {
         .source = "doc/RECIPE.md",
     },
     {
+        .id = "S2S-TRN-017",
+        .dialects = S2S,
+        .severity = ERROR,
+        .message = "a size of the model that the ranks of the mesh cannot share",
+        .fix = "give other sizes of the mesh",
+        .why = "Ranks of tp have whole attention heads, and the same number of them and of columns "
+               "of an MLP; stages of pp have layers each.",
+        .source = "doc/RECIPE.md",
+    },
+    {
         .id = "S2S-TRN-006",
         .dialects = S2S,
         .severity = WARNING,

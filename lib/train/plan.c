@@ -295,21 +295,38 @@ static void report(struct planner *p)
     p->count->tally = (struct s2s_tally){0};
 }
 
+/* A trainer on a table that counts (*table, which must live as long). */
+static int open_trainer(struct s2s_trainer **t, struct s2s_kernels *table,
+                        const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
+                        struct s2s_error *err)
+{
+    const struct s2s_kernels *base;
+    struct s2s_device *device;
+    *t = NULL;
+    int rc = s2s_device_kernels(&base, recipe->device, err);
+    if (rc < 0)
+        return rc;
+    *table = s2s_count_over(base);
+    rc = s2s_device_new(&device, table, err);
+    return rc < 0 ? rc : s2s_trainer_open_on(t, recipe, mesh, device, err);
+}
+
+int s2s_plan_try(const struct s2s_recipe *recipe, struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    struct s2s_kernels table;
+    struct s2s_trainer *t;
+    int rc = open_trainer(&t, &table, recipe, mesh, err);
+    s2s_trainer_free(t);
+    return rc;
+}
+
 int s2s_plan_make(struct s2s_plan *plan, const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
                   const struct s2s_plan_options *options, struct s2s_error *err)
 {
     struct planner p = {.plan = plan, .options = options, .mesh = mesh};
-    const struct s2s_kernels *base;
     struct s2s_kernels table;
-    struct s2s_device *device = NULL;
     *plan = (struct s2s_plan){.batch = NULL};
-    int rc = s2s_device_kernels(&base, recipe->device, err);
-    if (rc == 0) {
-        table = s2s_count_over(base);
-        rc = s2s_device_new(&device, &table, err);
-    }
-    if (rc == 0)
-        rc = s2s_trainer_open_on(&p.t, recipe, mesh, device, err);
+    int rc = open_trainer(&p.t, &table, recipe, mesh, err);
     if (rc == 0) {
         p.count = s2s_count_of(&p.t->bundle.device->queue);
         rc = run(&p, recipe, err);

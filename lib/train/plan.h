@@ -65,5 +65,7 @@ struct s2s_plan {
 int s2s_plan_make(struct s2s_plan *plan, const struct s2s_recipe *recipe, struct s2s_mesh *mesh,
                   const struct s2s_plan_options *options, struct s2s_error *err);
 void s2s_plan_release(struct s2s_plan *plan);
+/* Whether a rank's part of the model can be built: its error, or 0. */
+int s2s_plan_try(const struct s2s_recipe *recipe, struct s2s_mesh *mesh, struct s2s_error *err);
 
 #endif

@@ -43,6 +43,8 @@ void check_parse_worlds(struct argp_state *state, struct check_options *opt, con
 /* struct s2s_rules_options.plan */
 int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
                struct s2s_error *err);
+/* struct s2s_rules_options.fits */
+int check_fits(const struct s2s_conf *recipe, int64_t world_size, struct s2s_error *err);
 /* Returns the exit status, or a negative code with err filled. */
 int check_run(const struct check_options *opt, struct s2s_error *err);
 

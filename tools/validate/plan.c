@@ -42,25 +42,46 @@ static void take(struct s2s_memory *memory, const struct s2s_plan *plan)
                                         .logits = (double)(m->scratch + m->results)}}};
 }
 
+/* The recipe and its mesh, of which nothing is started. Both are released and closed by the caller.
+ */
+static int open_recipe(struct s2s_recipe *r, struct s2s_mesh **mesh, const struct s2s_conf *recipe,
+                       int64_t world_size, struct s2s_error *err)
+{
+    *mesh = NULL;
+    int rc = s2s_recipe_take(r, s2s_conf_copy(recipe), NULL, 0, err);
+    if (rc < 0)
+        return rc;
+    int *dp = &r->mesh.size[S2S_AXIS_DP];
+    const int peers = s2s_layout_peers(&r->mesh);
+    if (*dp == 0)
+        *dp = world_size >= peers ? (int)world_size / peers : 1;
+    return s2s_mesh_open_count(mesh, peers * *dp, 0, err);
+}
+
 int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
                struct s2s_error *err)
 {
     static const struct s2s_plan_options options = {.tokens = 0};
     struct s2s_recipe r;
     struct s2s_plan plan;
-    struct s2s_mesh *mesh = NULL;
-    int rc = s2s_recipe_take(&r, s2s_conf_copy(recipe), NULL, 0, err);
-    if (rc < 0)
-        return rc;
-    int *dp = &r.mesh.size[S2S_AXIS_DP];
-    const int peers = s2s_layout_peers(&r.mesh);
-    if (*dp == 0)
-        *dp = world_size >= peers ? (int)world_size / peers : 1;
-    rc = s2s_mesh_open_count(&mesh, peers * *dp, 0, err);
+    struct s2s_mesh *mesh;
+    int rc = open_recipe(&r, &mesh, recipe, world_size, err);
     if (rc == 0 && (rc = s2s_plan_make(&plan, &r, mesh, &options, err)) == 0) {
         take(memory, &plan);
         s2s_plan_release(&plan);
     }
+    s2s_mesh_close(mesh);
+    s2s_recipe_release(&r);
+    return rc;
+}
+
+int check_fits(const struct s2s_conf *recipe, int64_t world_size, struct s2s_error *err)
+{
+    struct s2s_recipe r;
+    struct s2s_mesh *mesh;
+    int rc = open_recipe(&r, &mesh, recipe, world_size, err);
+    if (rc == 0)
+        rc = s2s_plan_try(&r, mesh, err);
     s2s_mesh_close(mesh);
     s2s_recipe_release(&r);
     return rc;

@@ -266,6 +266,7 @@ int main(int argc, char **argv)
         opt.format = CHECK_JSON;
     opt.rules.sets = opt.sets;
     opt.rules.env = opt.env;
+    opt.rules.fits = check_fits;
     int rc = check_run(&opt, &err);
     free(opt.sets);
     free(opt.env);

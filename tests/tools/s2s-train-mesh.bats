@@ -150,4 +150,70 @@ LINES
     says "names with %r, of parts of streams, and names without"
     exits 1 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s]' train.token_dropout=0.1
     says "train.token_dropout wants whole sequences"
+# weights_of RUN: digests of weights and moments
+weights_of() {
+    s2s-ckpt ls --json --sha256 "$1/checkpoints" | grep -v '"path"'
+}
+
+@test "the same mesh twice gives the same bytes" {
+    for run in a b; do
+        s2s-train_on 2 r.yaml mesh.tp=2 mesh.sequence_parallel=true data.train=[odd.s2s] run=$run
+    done
+    alike "$(log a)" "$(log b)"
+    alike "$(weights_of a)" "$(weights_of b)"
+}
+
+@test "a run goes on on another mesh" {
+    s2s-train_on 1 r.yaml run=one
+    s2s-train_on 2 r.yaml run=two train.steps=2 mesh.tp=2 mesh.sequence_parallel=true
+    s2s-train_on 1 r.yaml run=two train.steps=3
+    s2s-train_on 4 r.yaml run=two mesh.tp=2 mesh.dp=2
+    python3 "$ROOT/tests/tools/mesh_equal.py" one two
+    # tensors have the shapes of one process, whoever wrote them
+    shapes() { s2s-ckpt ls --json "$1/checkpoints" | grep -o '"name": "[^"]*"\|"shape": \[[^]]*\]' | sort; }
+    alike "$(shapes one)" "$(shapes two)"
+}
+
+@test "tp: an evaluation says what one process says, of generated text too" {
+    speech
+    sed -i 's/data: {/&eval: {seen: mel.s2s}, /' s.yaml
+    s2s-train_on 1 s.yaml run=run train.steps=30 train.eval_every=30
+    for mesh in "" mesh.tp=2 "mesh.tp=2 mesh.sequence_parallel=true"; do
+        n=1
+        [ -z "$mesh" ] || n=2
+        # shellcheck disable=SC2086
+        mpirun_n $n s2s-train eval -j1 --json s.yaml run=run $mesh >"eval$mesh.json"
+    done
+    s2s-train_on 2 s.yaml run=tp train.steps=30 train.eval_every=30 mesh.tp=2
+    python3 - eval.json eval*tp*.json <<'PY'
+import json, sys
+one, *others = (json.load(open(f))["sets"][0] for f in sys.argv[1:])
+assert len(others) == 2 and one["words"] > 10 and 0 < one["wer"], one
+for e in others:
+    assert abs(e["loss"] - one["loss"]) <= 2e-7 * one["loss"], (e, one)
+    assert all(e[k] == one[k] for k in ("token_accuracy", "wer", "words", "utterances", "tokens")), (e, one)
+a, b = (json.loads(open(run + "/eval.jsonl").read()) for run in ("run", "tp"))
+assert abs(a["loss"] - b["loss"]) <= 1e-5 * a["loss"] and a["token_accuracy"] == b["token_accuracy"], (a, b)
+PY
+}
+
+@test "a size that ranks cannot share is refused at its place, and by s2s-check" {
+    for line in "3|num_attention_heads: 4 attention heads cannot be shared by 3 ranks (mesh.tp)|mesh.tp=3" \
+        "2|vocab_size: 1 tokens cannot be shared by 2 ranks (mesh.tp)|mesh.tp=2 model.llm.config=v.json" \
+        "2|intermediate_size: 63 columns of an MLP cannot be shared by 2 ranks (mesh.tp)|mesh.tp=2 model.llm.config=i.json" \
+        "4|num_key_value_heads: 3 key-value heads cannot be shared by 4 ranks (mesh.tp)|mesh.tp=4 model.llm.config=k.json" \
+        "4|head_dim: 2 rows of a key-value head cannot be shared by 4 ranks (mesh.tp)|mesh.tp=4 model.llm.config=d.json"; do
+        IFS='|' read -r n text what <<<"$line"
+        read -ra what <<<"$what"
+        sed 's/"vocab_size": 64/"vocab_size": 1/' llm.json >v.json
+        sed 's/"intermediate_size": 64/"intermediate_size": 63/' llm.json >i.json
+        sed 's/"num_attention_heads": 4, "num_key_value_heads": 2/"num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 4/' llm.json >k.json
+        sed 's/"num_key_value_heads": 2/"num_key_value_heads": 1, "head_dim": 2/' llm.json >d.json
+        exits 1 mpirun_n "$n" s2s-train r.yaml -j1 run=bad "${what[@]}"
+        says "$text"
+        exits 1 s2s-check --world-size "$n" "${what[@]/#/--set=}" r.yaml
+        says "$text [S2S-TRN-017]"
+    done
+    [ ! -e bad/log.jsonl ]
+    exits 0 s2s-check --world-size 4 --set=mesh.tp=4 r.yaml
 }

@@ -271,6 +271,7 @@ static int blame(const struct step *s, const struct look *look, const struct s2s
 static int find_bad_loss(struct step *s, struct s2s_error *err)
 {
     struct s2s_side *side = s->side;
+    bool found = false; /* on all ranks of the pipeline */
     int rc = 0;
     for (int64_t i = 0; i < s->data->n_microbatches; i++) {
         struct look look = {.stage = side->flow.stages->n_stages, .where = S2S_BUF_INIT};
@@ -285,8 +286,10 @@ static int find_bad_loss(struct step *s, struct s2s_error *err)
         s2s_flow_run(&side->flow, &flow);
         s2s_comm_all_reduce(side->layout->comms[S2S_AXIS_PP], &look.loss, 1, S2S_F64,
                             S2S_GROUP_SUM);
-        if (rc == 0 && !isfinite(look.loss))
+        if (!found && !isfinite(look.loss)) {
+            found = true;
             rc = blame(s, &look, s->data->microbatches[i], err);
+        }
         s2s_buf_release(&look.where);
     }
     return s2s_mesh_all_ok(side->mesh, rc, err);

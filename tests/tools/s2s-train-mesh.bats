@@ -216,4 +216,44 @@ PY
     done
     [ ! -e bad/log.jsonl ]
     exits 0 s2s-check --world-size 4 --set=mesh.tp=4 r.yaml
+# deep: a tied model of as many layers as four stages want, and one of eight with an output layer of its own
+deep() {
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 4/' llm.json >deep.json
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 8/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/' llm.json >untied.json
+    sed 's/llm.json/deep.json/' r.yaml >d.yaml
+    sed 's/llm.json/untied.json/' r.yaml >u.yaml
+}
+
+@test "pp: stages of a decoder whose output layer is the embedding learn as one process" {
+    deep
+    equal <<'LINES'
+mesh.pp=2 | d.yaml
+mesh.pp=4 mesh.pp_layers=[0,1,3,0] | d.yaml train.recompute=true
+mesh.pp=2 mesh.dp=2 | d.yaml data.train=[mute.s2s] data.shuffle=false train.packs_per_step=4
+mesh.pp=2 mesh.vpp=2 mesh.tp=2 mesh.sequence_parallel=true | d.yaml data.train=[odd.s2s] train.packs_per_step=8 train.packs_per_microbatch=2
+mesh.pp=2 | d.yaml model.freeze=["*embed*","*layers.0.*"]
+LINES
+}
+
+@test "pp: with an output layer of its own every bit is that of one process" {
+    deep
+    BITS=1 equal <<'LINES'
+mesh.pp=2 | u.yaml
+mesh.pp=4 | u.yaml train.packs_per_step=3
+mesh.pp=2 mesh.vpp=2 | u.yaml train.recompute=true
+mesh.pp=4 mesh.vpp=2 | u.yaml train.packs_per_step=14 mesh.vpp_group=5
+mesh.pp=2 | p.yaml model.path=MODELS/qwen3
+LINES
+}
+
+@test "pp: sound is encoded in the first stage; what is frozen ends the backward" {
+    speech
+    sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 4/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/' llm.json
+    BITS=1 equal <<'LINES'
+mesh.pp=2 | s.yaml train.packs_per_step=4
+mesh.pp=4 | s.yaml model.encoder.batch_norm=batch train.packs_per_step=4 train.packs_per_microbatch=2
+mesh.pp=2 mesh.vpp=2 | s.yaml train.packs_per_step=4 train.recompute=true
+mesh.pp=2 | s.yaml model.encoder.freeze=true model.llm.freeze=true
+mesh.pp=4 | s.yaml model.encoder.freeze=true model.projection.freeze=true model.freeze=["*embed*","*layers.[012].*"]
+LINES
 }

@@ -1,0 +1,114 @@
+# Pipelines: what is refused, said, saved and evaluated (that they learn as one process is in s2s-train-mesh.bats).
+load common
+load train
+
+setup_tool() {
+    tiny_model 'seen: t.s2s' 6 0 2
+    sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 4/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/' llm.json
+}
+
+# on RANKS ARGS...: one thread a rank
+on() {
+    local n=$1
+    shift
+    if [ "$n" -eq 1 ]; then command s2s-train -q -j1 "$@"; else mpirun_n "$n" s2s-train -q -j1 "$@" </dev/null; fi
+}
+
+@test "shapes that no pipeline has are refused before anything starts" {
+    exits 1 on 3 r.yaml mesh.pp=3 mesh.vpp=2 train.packs_per_step=6
+    says "4 layers cannot be dealt to 6 stages"
+    exits 1 on 2 r.yaml mesh.pp=2 'mesh.pp_layers=[2,1]'
+    says "the stages have 3 layers, the model has 4"
+    exits 1 on 3 r.yaml mesh.pp=3 'mesh.pp_layers=[2,0,2]'
+    says "stage 1 has 0 of 4 layers"
+    exits 1 on 2 r.yaml mesh.pp=2 'mesh.pp_layers=[4]'
+    says "expected the layers of each of 2 stages (pp x vpp), found 1 numbers"
+    exits 1 on 1 r.yaml mesh.vpp=2
+    says "2 chunks a rank need a pipeline: mesh.pp is 1"
+    exits 1 on 2 r.yaml mesh.pp=2 mesh.vpp=2 train.packs_per_step=1
+    says "expected at least as many as ranks (2) and at most all (1)"
+    exits 1 on 2 r.yaml mesh.pp=2 mesh.vpp=2 train.packs_per_step=4 mesh.vpp_group=3
+    says "4 microbatches in groups of 3 leave 1"
+    not test -e run/log.jsonl
+    # fewer microbatches than ranks only leave them idle
+    exits 0 mpirun_n 2 s2s-train -j1 r.yaml mesh.pp=2 train.packs_per_step=1 train.steps=1
+    says "1 microbatches a step for 2 pipeline ranks"
+}
+
+@test "a run goes on in any other pipeline, with the bits of one that was not interrupted" {
+    on 1 r.yaml run=whole
+    on 2 r.yaml run=parts train.steps=2 schedule.decay_steps=20 mesh.pp=2
+    on 2 r.yaml run=parts train.steps=4 mesh.pp=2 mesh.vpp=2
+    on 4 r.yaml run=parts train.steps=5 mesh.pp=4
+    on 1 r.yaml run=parts
+    BITS=1 python3 "$ROOT/tests/tools/mesh_equal.py" whole parts
+    # each stage wrote what it has, and only that
+    on 2 r.yaml run=two mesh.pp=2 train.steps=1
+    python3 - <<'PY'
+import glob, os
+sizes = [os.path.getsize(f) for f in sorted(glob.glob("two/checkpoints/iter_*/*.distcp"))]
+assert len(sizes) == 2 and .6 < sizes[0] / sizes[1] < 1.6, sizes
+PY
+}
+
+@test "an output layer that is the embedding is saved once, and read by both stages" {
+    sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' llm.json
+    on 2 r.yaml run=tied mesh.pp=2 train.steps=3
+    s2s-ckpt ls --json tied/checkpoints >ls.json
+    python3 -c '
+import json
+names = [t["name"] for t in json.load(open("ls.json"))["tensors"]]
+assert len(names) == len(set(names)) and not any("lm_head" in n for n in names), names
+assert sum(n.endswith("model.embed_tokens.weight") for n in names) == 3'
+    # whether it goes on in one process or in stages is all the same
+    cp -r tied again
+    on 1 r.yaml run=tied train.steps=4
+    on 2 r.yaml run=again train.steps=4 mesh.pp=2
+    sed -i '1,3d' tied/log.jsonl again/log.jsonl
+    python3 "$ROOT/tests/tools/mesh_equal.py" tied again
+}
+
+@test "the stage that has the first NaN says so, wherever it is" {
+    for layer in 0 3; do
+        set -- r.yaml run=nan train.steps=9 "optimizer.groups=[{match: '*layers.$layer.mlp*', lr_mult: 1e25}]"
+        exits 1 on 1 "$@"
+        one=$output
+        says "the first NaN or Inf is in model.layers.$layer.mlp"
+        rm -r nan
+        exits 1 on 4 "$@" mesh.pp=4
+        says "[rank $layer]: ${one#*s2s-train: step *: }"
+        rm -r nan
+        exits 1 on 2 "$@" mesh.pp=2 mesh.vpp=2
+        says "[rank $((layer % 2))]: ${one#*s2s-train: step *: }"
+        rm -r nan
+    done
+}
+
+@test "losses and accuracies of a set are those of one process; text is refused" {
+    on 1 r.yaml run=one train.eval_every=2
+    for mesh in mesh.pp=2 'mesh.pp=2 mesh.vpp=2'; do
+        rm -rf two
+        # shellcheck disable=SC2086
+        on 2 r.yaml run=two train.eval_every=2 $mesh
+        same one/eval.jsonl two/eval.jsonl
+    done
+    exits 0 mpirun_n 2 s2s-train eval r.yaml run=two mesh.pp=2 --json
+    two=$output
+    exits 0 s2s-train eval r.yaml run=two --json
+    alike "$two" "$output"
+    cp "$ROOT/demo/tokenizer.json" .
+    exits 1 mpirun_n 2 s2s-train eval r.yaml run=two mesh.pp=2 data.tokenizer=tokenizer.json
+    says "no rank of a pipeline of 2 can generate text alone"
+    says "give mesh.pp=1, or --no-text"
+}
+
+@test "the last step of a pipe may have fewer packs than the stages want" {
+    # eight packs: seven and one
+    for how in mesh.pp=1 'mesh.pp=2 mesh.vpp=2 mesh.vpp_group=7'; do
+        n=${how:8:1}
+        # shellcheck disable=SC2086
+        s2s-shard cat t.s2s | mpirun_n "$n" s2s-train -q -j1 r.yaml run="pipe$n" 'data.train=[-]' data.shuffle=false train.steps=null train.packs_per_step=7 $how
+    done
+    BITS=1 python3 "$ROOT/tests/tools/mesh_equal.py" pipe1 pipe2
+    [ "$(wc -l <pipe2/log.jsonl)" -eq 2 ]
+}

@@ -101,6 +101,7 @@ mesh.cp=2 mesh.dp=2 | r.yaml $divided
 mesh.pp=2 mesh.dp=2 | r.yaml $divided
 LINES
 }
+
 @test "cp: sequences that are cut over ranks, whichever way keys come, learn as whole ones" {
     equal <<'LINES'
 mesh.cp=2 | r.yaml data.train=[odd.s2s] train.packs_per_microbatch=2
@@ -150,6 +151,8 @@ LINES
     says "names with %r, of parts of streams, and names without"
     exits 1 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s]' train.token_dropout=0.1
     says "train.token_dropout wants whole sequences"
+}
+
 # weights_of RUN: digests of weights and moments
 weights_of() {
     s2s-ckpt ls --json --sha256 "$1/checkpoints" | grep -v '"path"'
@@ -216,6 +219,8 @@ PY
     done
     [ ! -e bad/log.jsonl ]
     exits 0 s2s-check --world-size 4 --set=mesh.tp=4 r.yaml
+}
+
 # deep: a tied model of as many layers as four stages want, and one of eight with an output layer of its own
 deep() {
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 4/' llm.json >deep.json

@@ -266,11 +266,12 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-005",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "ep > 1",
-        .at = "ep",
-        .message = "ep {ep}: this release of s2s-train has no expert parallelism",
-        .fix = "use 1",
-        .why = "The mesh has these axes, the layers are not split over them yet.",
+        .when = "(ep > 1 or set(etp_given)) and etp*ep*pp not divides world",
+        .at = "ep>1 etp_given",
+        .message = "etp*ep*pp = {etp}*{ep}*{pp} does not divide {world} ranks",
+        .fix = "use an ep out of {divisors(world / (etp*pp))}",
+        .why = "Experts lay out the ranks of a pipeline stage as etp x ep x their data "
+               "parallelism. etp is tp where it is not given.",
         .source = "doc/RECIPE.md",
     },
     {

@@ -62,8 +62,12 @@ static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec
                          .etp = l->axes[S2S_AXIS_TP],
                          .cp_comm = spec->cp_comm,
                          .sp = spec->sequence_parallel && s2s_group_size(l->axes[S2S_AXIS_TP]) > 1};
+    memcpy(l->expert_axes, l->axes, sizeof l->expert_axes);
     if (!l->experts)
         return;
+    for (int axis = 0; axis < S2S_AXES; axis++)
+        l->expert_axes[axis] = s2s_comm_group(s2s_grid_comm(l->experts, S2S_AXIS_BIT(axis)),
+                                              s2s_mesh_axis_name((enum s2s_axis)axis), sync);
     l->expert_data = s2s_grid_comm(l->experts, DP);
     l->expert_gradients = s2s_comm_group(l->expert_data, "edp", sync);
     l->expert_cuts = s2s_grid_comm(l->experts, TP | EP);

@@ -39,7 +39,8 @@ struct s2s_layout {
     struct s2s_grid *grid;                  /* "main": tp, cp, dp, pp */
     struct s2s_grid *experts;               /* "experts"; NULL: they are cut as everything else */
     struct s2s_comm *comms[S2S_AXES];       /* of the grid, along one axis: host memory */
-    const struct s2s_group *axes[S2S_AXES]; /* the same: tensors; that of ep is the experts' */
+    const struct s2s_group *axes[S2S_AXES]; /* the same: tensors */
+    const struct s2s_group *expert_axes[S2S_AXES]; /* of the experts' grid, tp being etp */
     /* dp x cp: the same parameters, other tokens. Losses and gradients are sums over these. */
     struct s2s_comm *data;
     const struct s2s_group *gradients;

@@ -154,18 +154,17 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
         if (rc < 0)
             return rc;
         r->mesh.size[axis] = (int)size;
-        if (axis == S2S_AXIS_EP && size > 1)
-            return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
-                                  "only dp, tp, cp and pp may be more than 1, found %lld",
-                                  (long long)size);
     }
-    r->mesh.etp = r->mesh.size[S2S_AXIS_TP];
+    int64_t etp;
     int comm, rc = s2s_conf_get_choice_or(&comm, r->conf, "mesh.cp_comm", cp_comms, 0, err);
     if (rc < 0 ||
+        (rc = s2s_conf_get_i64_or(&etp, r->conf, "mesh.etp", 1, INT32_MAX,
+                                  r->mesh.size[S2S_AXIS_TP], err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&r->mesh.sequence_parallel, r->conf, "mesh.sequence_parallel",
                                    false, err)) < 0 ||
         (rc = read_stages(r, err)) < 0)
         return rc;
+    r->mesh.etp = (int)etp;
     r->mesh.cp_comm = (enum s2s_cp_comm)comm;
     rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
     if (rc == 0 && !(r->timeout_s > 0))
@@ -323,6 +322,23 @@ static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
                           world_size / others);
 }
 
+/* Ranks of a stage, laid out for experts: each group of etp x ep has all of them. */
+static int fit_experts(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    const int *size = r->mesh.size, ep = size[S2S_AXIS_EP], etp = r->mesh.etp;
+    const int64_t stage = (int64_t)size[S2S_AXIS_TP] * size[S2S_AXIS_CP] * size[S2S_AXIS_DP];
+    const struct s2s_conf *node = s2s_conf_find(r->conf, ep > 1 ? "mesh.ep" : "mesh.etp");
+    if (stage % ((int64_t)etp * ep) == 0)
+        return 0;
+    int rc =
+        s2s_conf_error(err, S2S_E_RANGE, node ? node : r->conf,
+                       "experts on etp %d x ep %d ranks do not divide the %lld of tp x cp x dp",
+                       etp, ep, (long long)stage);
+    return etp > 1 && !s2s_conf_find(r->conf, "mesh.etp")
+               ? s2s_error_hint(err, rc, "mesh.etp is mesh.tp unless it is given")
+               : rc;
+}
+
 /* Whether the microbatches of a step go through the pipeline. */
 static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
 {
@@ -355,6 +371,8 @@ int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s
         say_warnings(&report);
         rc = fit_mesh(r, world_size, err);
     }
+    if (rc == 0)
+        rc = fit_experts(r, err);
     if (rc == 0 && trains)
         rc = check_pipeline(r, err);
     s2s_report_release(&report);

@@ -89,36 +89,55 @@ static bool has_all_moments(const struct s2s_optim *optim)
     return optim->numel >= numel;
 }
 
+/* The same number on all ranks that have a part of it. */
+static int64_t whole_numel(const struct s2s_param *p)
+{
+    int64_t n = s2s_param_is_here(p) ? 1 : 0;
+    for (int i = 0; i < p->n_dims; i++)
+        n *= p->shape[i];
+    return n;
+}
+
+/* Who holds copies of the same values: no other stage does, and ranks of ep have other experts. */
+static void find_copies(const struct s2s_group *out[S2S_AXES],
+                        const struct s2s_group *const axes[S2S_AXES], bool sharded)
+{
+    memcpy(out, axes, S2S_AXES * sizeof *out);
+    out[S2S_AXIS_PP] = out[S2S_AXIS_EP] = NULL;
+    if (sharded)
+        out[S2S_AXIS_DP] = out[S2S_AXIS_CP] = NULL;
+}
+
 int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
-                     const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
+                     const struct s2s_optim *optim, const struct s2s_save_axes *axes,
                      struct s2s_error *err)
 {
-    /* who holds copies of the same values, and of the same moments: no other stage does */
-    const struct s2s_group *same[S2S_AXES], *others[S2S_AXES];
+    const bool sharded = optim && !has_all_moments(optim);
+    const struct s2s_group *same[2][S2S_AXES], *others[2][S2S_AXES]; /* of values, of moments */
     int64_t total = 0, at = 0;
     float *host, *room;
     int rc = alloc_host(&host, &room, params, err);
-    memcpy(same, axes, sizeof same);
-    same[S2S_AXIS_PP] = NULL;
-    memcpy(others, same, sizeof others);
-    if (optim && !has_all_moments(optim))
-        others[S2S_AXIS_DP] = others[S2S_AXIS_CP] = NULL;
+    for (int expert = 0; expert < 2; expert++) {
+        find_copies(same[expert], expert ? axes->experts : axes->dense, false);
+        find_copies(others[expert], expert ? axes->experts : axes->dense, sharded);
+    }
     for (size_t i = 0; i < params->n; i++)
-        total += params->list[i]->numel;
+        total += whole_numel(params->list[i]);
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
+        const bool expert = p->flags & S2S_PARAM_EXPERT;
         struct s2s_box boxes[S2S_PARAM_PARTS];
         if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_COPY)
             continue;
-        int n, number = s2s_param_copy(p, same, &n);
+        int n, number = s2s_param_copy(p, same[expert], &n);
         if (is_turn(at, total, number, n)) {
             s2s_param_get(p, host);
             rc = write_boxes(w, p, "", boxes, s2s_param_boxes(boxes, p, NULL), host, room, err);
         }
-        number = s2s_param_copy(p, others, &n);
+        number = s2s_param_copy(p, others[expert], &n);
         if (rc == 0 && optim && p->trained && is_turn(at, total, number, n))
             rc = write_moments(w, optim, p, host, room, err);
-        at += p->numel;
+        at += whole_numel(p);
     }
     free(host);
     return rc;
@@ -128,8 +147,9 @@ static int write_share(struct s2s_trainer *t, struct s2s_buf *items, struct s2s_
 {
     struct s2s_dist_writer *w = NULL;
     int rc = s2s_dist_open(&w, t->ckpt_root, t->state.step, s2s_mesh_rank(t->mesh), err);
+    const struct s2s_save_axes axes = {t->layout.axes, t->layout.expert_axes};
     if (rc == 0)
-        rc = s2s_write_params(w, t->bundle.model->params, t->optim, t->layout.axes, err);
+        rc = s2s_write_params(w, t->bundle.model->params, t->optim, &axes, err);
     if (rc < 0) {
         s2s_dist_discard(w);
         return rc;

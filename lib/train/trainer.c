@@ -40,6 +40,14 @@ static bool is_anything_trained(const struct s2s_params *params)
     return false;
 }
 
+static bool has_experts(const struct s2s_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->flags & S2S_PARAM_EXPERT)
+            return true;
+    return false;
+}
+
 static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
 {
     const struct s2s_model *model = t->bundle.model;
@@ -47,6 +55,12 @@ static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "an encoder alone has no loss to train on");
     if (!is_anything_trained(model->params))
         return s2s_error_set(err, S2S_E_RULE, "every part of the model is frozen");
+    if (t->layout.experts && !has_experts(model->params))
+        return s2s_error_hint(
+            err,
+            s2s_error_set(err, S2S_E_RULE, "mesh.ep %d and mesh.etp %d for a model without experts",
+                          t->recipe->mesh.size[S2S_AXIS_EP], t->recipe->mesh.etp),
+            "leave them out");
     return 0;
 }
 

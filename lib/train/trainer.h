@@ -108,13 +108,17 @@ int s2s_trainer_save(struct s2s_trainer *trainer, struct s2s_error *err);
 
 struct s2s_dist_writer;
 
+/* The groups this rank is in, [S2S_AXES] each; a NULL group is alone. */
+struct s2s_save_axes {
+    const struct s2s_group *const *dense, *const *experts; /* of S2S_PARAM_EXPERT, tp being etp */
+};
+
 /*
  * This rank's boxes of the parameters, and with optim (may be NULL) of their moments, into its
- * file. Of boxes that several ranks hold each writes some, by turns. axes: the groups this rank is
- * in; NULL: alone.
+ * file. Of boxes that several ranks hold each writes some, by turns.
  */
 int s2s_write_params(struct s2s_dist_writer *writer, const struct s2s_params *params,
-                     const struct s2s_optim *optim, const struct s2s_group *const axes[S2S_AXES],
+                     const struct s2s_optim *optim, const struct s2s_save_axes *axes,
                      struct s2s_error *err);
 /* Parameters, and with optim and state the rest, of a torch_dist checkpoint. Every parameter must
  * be there: NOTFOUND lists those that are not. Weights that nobody wants are a warning. */

@@ -257,7 +257,7 @@ EOF
 }
 
 @test "--set asks what if, by common names and by keys" {
-    exits 1 s2s-check --set ep=2 --world-size 2 good.yaml
+    exits 1 s2s-check --set ep=3 --world-size 2 good.yaml
     says "S2S-TRN-005"
     exits 0 s2s-check --set checkpoint.keep=2 bad.yaml
     exits 1 s2s-check --set cp=2 slm.yaml

@@ -43,6 +43,7 @@ equal() {
         for key in "${mesh[@]}"; do
             value=${key##*=}
             case $key in mesh.tp=* | mesh.cp=* | mesh.dp=* | mesh.pp=*) ranks=$((ranks * value)) ;; esac
+            case $key in mesh.sequence_parallel=* | mesh.ep=* | mesh.etp=*) ;; *) ranks=$((ranks * value)) ;; esac
         done
         one=one.$(md5sum <<<"${how[*]}" | cut -c1-8)
         [ -d "$one" ] || s2s-train_on 1 "${how[@]}" run="$one"
@@ -260,5 +261,33 @@ mesh.pp=4 | s.yaml model.encoder.batch_norm=batch train.packs_per_step=4 train.p
 mesh.pp=2 mesh.vpp=2 | s.yaml train.packs_per_step=4 train.recompute=true
 mesh.pp=2 | s.yaml model.encoder.freeze=true model.llm.freeze=true
 mesh.pp=4 | s.yaml model.encoder.freeze=true model.projection.freeze=true model.freeze=["*embed*","*layers.[012].*"]
+@test "ep: ranks have experts each and send each other rows" {
+    equal <<'LINES'
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
+mesh.dp=4 mesh.ep=4 | p.yaml model.path=MODELS/qwen3_moe train.recompute=true
+mesh.dp=4 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 data.train=[odd.s2s] train.packs_per_step=8 train.packs_per_microbatch=2
+mesh.dp=4 mesh.ep=4 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 data.train=[mute.s2s] data.shuffle=false train.packs_per_step=4
+LINES
+}
+
+@test "ep: ranks of tp have columns of each expert, or experts of their own" {
+    equal <<'LINES'
+mesh.tp=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3
+mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen3_moe data.train=[odd.s2s]
+mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/qwen3_moe
+mesh.tp=2 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=2 | p.yaml model.path=MODELS/qwen3_moe data.train=[odd.s2s]
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.recompute=true
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=4 mesh.etp=1 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
+LINES
+}
+
+@test "ep: beside cp and pp, and with experts that are frozen" {
+    equal <<'LINES'
+mesh.cp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
+mesh.pp=2 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe model.freeze=["*.experts.*","*embed*"]
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 model.freeze=["*attn*","*norm*","*embed*","*gate*"]
 LINES
 }

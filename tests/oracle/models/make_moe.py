@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SIZES = dict(vocab_size=60, hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+SIZES = dict(vocab_size=62, hidden_size=24, num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
              pad_token_id=0, initializer_range=0.2, tie_word_embeddings=False)
 
 

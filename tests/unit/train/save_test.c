@@ -138,7 +138,8 @@ static void write_all(const char *root, int tp_size, int dp_size)
         const struct s2s_group *axes[S2S_AXES] = {[S2S_AXIS_TP] = &r->tp, [S2S_AXIS_DP] = &r->dp};
         fill(r);
         assert_int_equal(s2s_dist_open(&w, root, 3, k, &err), 0);
-        assert_int_equal(s2s_write_params(w, r->params, r->optim, axes, &err), 0);
+        assert_int_equal(
+            s2s_write_params(w, r->params, r->optim, &(struct s2s_save_axes){axes, axes}, &err), 0);
         assert_int_equal(s2s_dist_close(w, &items[k], &err), 0);
         rank_close(r);
     }

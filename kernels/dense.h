@@ -54,7 +54,8 @@ struct s2s_k_fill {
     double value;
 };
 
-/* y = alpha x + beta z (z.data NULL: y = alpha x). y may be x or z. */
+/* y = alpha x + beta z (z.data NULL: y = alpha x). y may be x or z. x may be F32 beside BF16, and
+ * its stride 0: the same row for all. */
 struct s2s_k_axpby {
     struct s2s_mat x, z, y; /* of x and z a stride of 0 is one row for all */
     int64_t rows, cols;

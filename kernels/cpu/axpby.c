@@ -1,7 +1,7 @@
 /* y = alpha x + beta z, rows apart. Bound by memory: one pass. */
 #include "kernels/cpu/cpu.h"
 
-CPU_INLINE void one_row(const struct s2s_k_axpby *args, int64_t r, bool bf16)
+CPU_INLINE void one_row(const struct s2s_k_axpby *args, int64_t r, bool bf16_x, bool bf16)
 {
     const float alpha = args->alpha, beta = args->beta;
     const int64_t cols = args->cols;
@@ -10,11 +10,11 @@ CPU_INLINE void one_row(const struct s2s_k_axpby *args, int64_t r, bool bf16)
     if (!z)
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            cpu_store(y, i, alpha * cpu_load(x, i, bf16), bf16);
+            cpu_store(y, i, alpha * cpu_load(x, i, bf16_x), bf16);
     else
 #pragma omp simd
         for (int64_t i = 0; i < cols; i++)
-            cpu_store(y, i, alpha * cpu_load(x, i, bf16) + beta * cpu_load(z, i, bf16), bf16);
+            cpu_store(y, i, alpha * cpu_load(x, i, bf16_x) + beta * cpu_load(z, i, bf16), bf16);
 }
 
 void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args)
@@ -23,7 +23,9 @@ void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args)
     schedule(static) if (args->rows * args->cols > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < args->rows; r++)
         if (cpu_is_bf16(&args->x))
-            one_row(args, r, true);
+            one_row(args, r, true, true);
+        else if (cpu_is_bf16(&args->y))
+            one_row(args, r, false, true);
         else
-            one_row(args, r, false);
+            one_row(args, r, false, false);
 }

@@ -93,7 +93,7 @@ CPU_INLINE bool stays_f32(const char *entry, const char *field)
 CPU_INLINE bool may_be_f32(const char *entry, const char *field)
 {
     return stays_f32(entry, field) || ((IS(gemm) || IS(gemm_grouped)) && strcmp(field, "c") == 0) ||
-           IS(adamw);
+           (IS(axpby) && strcmp(field, "x") == 0) || IS(adamw);
 }
 
 static _Noreturn void refuse(const char *entry, const char *field, const struct s2s_mat *mat)

@@ -146,7 +146,7 @@ bool model_has_embeds(const struct s2s_media *media)
 struct s2s_tensor *model_upload_embeds(struct s2s_tape *tape, const struct s2s_media *media)
 {
     int64_t shape[] = {s2s_media_n_rows(media), media->width};
-    return s2s_tape_upload(tape, S2S_F32, 2, shape, media->data);
+    return s2s_tape_upload_floats(tape, 2, shape, media->data);
 }
 
 /* Where n rows stand among the n_own rows of this rank; -1: at another one. */

@@ -242,8 +242,8 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
     const struct s2s_media clips = mel_of(model, ctx->pass);
     const struct shared *shared = ctx->shared;
     const int64_t shape[] = {clips.cu[clips.n] - clips.cu[0], model->n_mels, 1};
-    struct s2s_tensor *mel = s2s_tape_upload(
-        tape, S2S_F32, 3, shape, clips.n ? clips.data + clips.cu[0] * clips.width : NULL);
+    struct s2s_tensor *mel = s2s_tape_upload_floats(
+        tape, 3, shape, clips.n ? clips.data + clips.cu[0] * clips.width : NULL);
     if (shared->trace) {
         s2s_tape_want_grad(mel);
         shared->trace->mel = mel;
@@ -281,7 +281,7 @@ static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     out[0] = fwd->output = in[0];
     if (!values)
         return;
-    struct s2s_tensor *target = s2s_tape_upload(tape, S2S_F32, 2, in[0]->shape, values);
+    struct s2s_tensor *target = s2s_tape_upload_floats(tape, 2, in[0]->shape, values);
     fwd->loss = s2s_op_sqdist(tape, in[0], target, fwd->seed);
 }
 

@@ -11,7 +11,7 @@ static int best_token(int32_t *best, const struct s2s_tensor *logits, float *hos
                       struct s2s_error *err)
 {
     int64_t n = s2s_tensor_cols(logits), at = 0;
-    s2s_tensor_read(logits, host);
+    s2s_tensor_read_f32(logits, host);
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(host[i]))
             return s2s_error_set(err, S2S_E_RANGE, "logit %lld is %g", (long long)i,

@@ -67,8 +67,9 @@ void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_
     for (int i = 0; i < n_stages; i++) {
         snprintf(name, sizeof name, "layers.%d", idx);
         add_weight(&layer->conv_w[i], &layer->conv_b[i], ctx, name,
-                   (struct s2s_param_spec){.n_dims = 4, .shape = {channels, 1, 3, 3}}, true,
-                   S2S_NN_WHOLE);
+                   (struct s2s_param_spec){
+                       .n_dims = 4, .shape = {channels, 1, 3, 3}, .flags = S2S_PARAM_F32},
+                   true, S2S_NN_WHOLE);
         if (i > 0) {
             snprintf(name, sizeof name, "layers.%d", ++idx);
             add_weight(&layer->point_w[i], &layer->point_b[i], ctx, name,
@@ -140,7 +141,8 @@ static void add_layernorm(struct s2s_nn_layernorm *norm, const struct s2s_nn_ctx
 static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                           const struct s2s_nn_conformer_options *o)
 {
-    struct s2s_param_spec bias = {.n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}};
+    struct s2s_param_spec bias = {
+        .n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}, .flags = S2S_PARAM_F32};
     bias = s2s_nn_cut_along(bias, ctx, 0);
     layer->u = s2s_nn_add(ctx, "self_attn", "bias_u", bias);
     layer->v = s2s_nn_add(ctx, "self_attn", "bias_v", bias);
@@ -167,7 +169,8 @@ static void add_convolution(struct s2s_nn_conformer *layer, const struct s2s_nn_
         (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}, .n_parts = 2, .parts = {d, d}},
         o->convolution_bias, S2S_NN_COLUMN);
     add_weight(&layer->depth_w, &layer->depth_b, ctx, "conv.depthwise_conv",
-               (struct s2s_param_spec){.n_dims = 3, .shape = {d, 1, o->kernel_size}},
+               (struct s2s_param_spec){
+                   .n_dims = 3, .shape = {d, 1, o->kernel_size}, .flags = S2S_PARAM_F32},
                o->convolution_bias, S2S_NN_COLUMN);
     struct s2s_param_spec zeros =
         s2s_nn_cut_along((struct s2s_param_spec){.n_dims = 1, .shape = {d}}, ctx, 0);

@@ -40,7 +40,7 @@ static int64_t kv_width(const struct s2s_nn_attention *layer)
 
 size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap)
 {
-    return (size_t)(2 * cap * kv_width(layer)) * sizeof(float);
+    return (size_t)(2 * cap * kv_width(layer)) * s2s_dtype_size(layer->k.w->tensor->device->dtype);
 }
 
 /* Puts the rows of x [n, width] after the cache's rows of keys (which 0) or values (1); gives a
@@ -51,15 +51,16 @@ static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cach
     const int64_t n = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
     if (cache->len + n > cache->cap)
         S2S_BUG("%s: a cache of %lld rows is full", tape->layer, (long long)cache->cap);
-    float *rows = (float *)cache->memory + which * cache->cap * width;
+    const size_t row_bytes = (size_t)width * s2s_dtype_size(x->dtype);
+    char *rows = (char *)cache->memory + (size_t)(which * cache->cap) * row_bytes;
     struct s2s_tensor *all = s2s_tape_host_alloc(tape, sizeof *all);
-    *all = (struct s2s_tensor){.dtype = S2S_F32,
+    *all = (struct s2s_tensor){.dtype = x->dtype,
                                .n_dims = 2,
                                .shape = {cache->len + n, width},
                                .row_stride = width,
                                .data = rows,
                                .device = tape->device};
-    struct s2s_mat dst = {rows + cache->len * width, width, S2S_F32};
+    struct s2s_mat dst = {rows + (size_t)cache->len * row_bytes, width, x->dtype};
     tape->device->kernels->copy(
         &tape->device->queue,
         &(struct s2s_k_copy){.src = s2s_tensor_mat(x), .dst = dst, .rows = n, .cols = width});

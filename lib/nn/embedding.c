@@ -50,7 +50,7 @@ struct s2s_tensor *s2s_nn_logits(struct s2s_tape *tape, const struct s2s_nn_tabl
     const int size = s2s_group_size(group);
     const bool recording = tape->recording;
     tape->recording = false;
-    struct s2s_tensor *logits = s2s_op_linear(tape, x, table->w->tensor, NULL);
+    struct s2s_tensor *logits = s2s_op_logits(tape, x, table->w->tensor);
     if (size > 1) {
         int64_t *widths = s2s_tape_host_alloc(tape, (size_t)size * sizeof *widths);
         for (int r = 0; r < size; r++)

@@ -240,21 +240,24 @@ void s2s_optim_update(struct s2s_optim *o, size_t i, double lr, double weight_de
     struct s2s_device *device = o->params->device;
     const struct s2s_optim_slice *slice = &o->slices[i];
     device->queue.layer = "optimizer";
-    device->kernels->adamw(&device->queue,
-                           &(struct s2s_k_adamw){.p = o->params->master + slice->begin,
-                                                 .m = o->m + slice->at,
-                                                 .v = o->v + slice->at,
-                                                 .grad = o->params->grads + slice->begin,
-                                                 .ranges = o->ranges + slice->first_range,
-                                                 .n_ranges = slice->n_ranges,
-                                                 .n = slice->end - slice->begin,
-                                                 .t = o->t,
-                                                 .lr = lr,
-                                                 .beta1 = o->options.beta1,
-                                                 .beta2 = o->options.beta2,
-                                                 .eps = o->options.eps,
-                                                 .weight_decay = weight_decay,
-                                                 .grad_scale = grad_scale});
+    device->kernels->adamw(
+        &device->queue,
+        &(struct s2s_k_adamw){
+            .p = o->params->master + slice->begin,
+            .m = o->m + slice->at,
+            .v = o->v + slice->at,
+            .grad = o->params->grads + slice->begin,
+            .working = s2s_params_working(o->params, slice->begin, slice->end - slice->begin),
+            .ranges = o->ranges + slice->first_range,
+            .n_ranges = slice->n_ranges,
+            .n = slice->end - slice->begin,
+            .t = o->t,
+            .lr = lr,
+            .beta1 = o->options.beta1,
+            .beta2 = o->options.beta2,
+            .eps = o->options.eps,
+            .weight_decay = weight_decay,
+            .grad_scale = grad_scale});
 }
 
 void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double grad_scale)

@@ -89,6 +89,15 @@ int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_err
     return rc < 0 ? rc : s2s_device_new(device, kernels, err);
 }
 
+int s2s_device_work_in(struct s2s_device *device, enum s2s_dtype dtype, struct s2s_error *err)
+{
+    if (dtype != S2S_F32 && !(dtype == S2S_BF16 && device->kernels->has_bf16))
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\" does not work in %s",
+                             device->kernels->name, s2s_dtype_name(dtype));
+    device->dtype = dtype;
+    return 0;
+}
+
 void s2s_device_close(struct s2s_device *device)
 {
     if (!device)

@@ -35,6 +35,9 @@ int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_err
 /* The same over any table (kept): one that counts, or that looks at what another one does. */
 int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels,
                    struct s2s_error *err);
+/* Makes BF16 (or F32, as it opens) the type of activations, their gradients and working weights;
+ * before anything is made on the device. UNSUPPORTED where its kernels have it not. */
+int s2s_device_work_in(struct s2s_device *device, enum s2s_dtype dtype, struct s2s_error *err);
 void s2s_device_close(struct s2s_device *device); /* NULL is a no-op */
 
 /* Waits for the queue; a failure of a kernel is reported here, once for all before it. */

@@ -7,9 +7,9 @@ void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_
                   int64_t rows, int64_t cols)
 {
     int64_t r = s2s_tensor_rows(tensor), c = s2s_tensor_cols(tensor);
-    if (tensor->dtype != S2S_F32)
-        S2S_BUG("%s: %s: a %s tensor where F32 is implemented", tape->layer, op,
-                s2s_dtype_name(tensor->dtype));
+    if (tensor->dtype != S2S_F32 && tensor->dtype != tape->device->dtype)
+        S2S_BUG("%s: %s: a %s tensor on a device that works in %s", tape->layer, op,
+                s2s_dtype_name(tensor->dtype), s2s_dtype_name(tape->device->dtype));
     if ((rows >= 0 && r != rows) || (cols >= 0 && c != cols))
         S2S_BUG("%s: %s: a tensor of [%lld, %lld] where [%lld, %lld] belongs", tape->layer, op,
                 (long long)r, (long long)c, (long long)rows, (long long)cols);
@@ -126,15 +126,16 @@ static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
     linear_backward_bias(tape, b, dy);
 }
 
-struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
-                                 struct s2s_tensor *b)
+/* y of the given type */
+static struct s2s_tensor *linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b, enum s2s_dtype dtype)
 {
     int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_rows(w);
     tensor_check(tape, "linear", x, -1, -1);
     tensor_check(tape, "linear", w, -1, in);
     if (b)
         tensor_check(tape, "linear", b, 1, out);
-    struct s2s_tensor *y = s2s_tape_matrix(tape, t, out);
+    struct s2s_tensor *y = s2s_tape_tensor(tape, dtype, 2, (int64_t[]){t, out});
     tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
                                                                   .b = s2s_tensor_mat(w),
                                                                   .c = s2s_tensor_mat(y),
@@ -148,6 +149,17 @@ struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, st
     if (s2s_tape_needs(tape, 3, ins))
         s2s_tape_push(tape, "linear", linear_backward, 3, ins, 1, &y);
     return y;
+}
+
+struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b)
+{
+    return linear(tape, x, w, b, tape->device->dtype);
+}
+
+struct s2s_tensor *s2s_op_logits(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w)
+{
+    return linear(tape, x, w, NULL, S2S_F32);
 }
 
 /* ---- bias ---- */
@@ -224,7 +236,7 @@ struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_t
                                 float beta, struct s2s_tensor *b)
 {
     tensor_check(tape, "sum", a, -1, -1);
-    struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, a->n_dims, a->shape);
+    struct s2s_tensor *y = s2s_tape_tensor(tape, a->dtype, a->n_dims, a->shape);
     struct s2s_tensor *ins[] = {a, b};
     struct s2s_k_axpby args = {.x = s2s_tensor_mat(a),
                                .y = s2s_tensor_mat(y),
@@ -290,7 +302,7 @@ struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, st
     tensor_check(tape, "glu", gate, -1, -1);
     if (up)
         tensor_check(tape, "glu", up, rows, cols);
-    struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, gate->n_dims, gate->shape);
+    struct s2s_tensor *y = s2s_tape_tensor(tape, gate->dtype, gate->n_dims, gate->shape);
     tensor_k(tape)->glu(tensor_queue(tape), &(struct s2s_k_glu){.gate = s2s_tensor_mat(gate),
                                                                 .up = s2s_tensor_mat(up),
                                                                 .y = s2s_tensor_mat(y),

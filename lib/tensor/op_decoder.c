@@ -59,7 +59,7 @@ static struct s2s_tensor *norm_rows(struct s2s_tape *tape, struct s2s_tensor **s
     int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
     tensor_check(tape, "rmsnorm", x, -1, -1);
     tensor_check(tape, "rmsnorm", gain, 1, cols);
-    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape)};
+    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape)};
     struct s2s_tensor *ins[] = {x, residual, gain};
     bool record = s2s_tape_needs(tape, 3, ins);
     if (residual) {
@@ -110,7 +110,7 @@ struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *p
                                      const double *inv_freq, int64_t dim, double factor)
 {
     int64_t n = s2s_tensor_numel(positions), half = dim / 2;
-    struct s2s_tensor *table = s2s_tape_matrix(tape, n, dim);
+    struct s2s_tensor *table = s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){n, dim});
     struct s2s_tensor *freq = s2s_tape_upload(tape, S2S_F64, 1, &half, inv_freq);
     tensor_k(tape)->rope_table(tensor_queue(tape),
                                &(struct s2s_k_rope_table){.positions = positions->data,
@@ -275,7 +275,7 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
     args->v = s2s_tensor_mat(v);
     args->o = s2s_tensor_mat(o);
     if (record)
-        args->lse = s2s_tape_matrix(tape, spans->n_q, shape->n_heads)->data;
+        args->lse = tensor_floats(tape, spans->n_q, shape->n_heads);
     args->workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(tensor_queue(tape), args));
     tensor_k(tape)->attention(tensor_queue(tape), args);

@@ -53,7 +53,7 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
                 (long long)x->shape[0], (long long)width, (long long)x->shape[2],
                 (long long)channels);
     struct s2s_tensor *y =
-        s2s_tape_tensor(tape, S2S_F32, 3, (int64_t[]){n_out, (width + 1) / 2, channels});
+        s2s_tape_tensor(tape, x->dtype, 3, (int64_t[]){n_out, (width + 1) / 2, channels});
     struct s2s_k_conv2d *args = s2s_tape_host_alloc(tape, sizeof *args);
     *args = (struct s2s_k_conv2d){.x = {x->data, width * x->shape[2], x->dtype},
                                   .y = {y->data, (width + 1) / 2 * channels, y->dtype},
@@ -163,7 +163,7 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
     tensor_check(tape, "layernorm", x, -1, -1);
     tensor_check(tape, "layernorm", gain, 1, cols);
     tensor_check(tape, "layernorm", bias, 1, cols);
-    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape)};
+    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape)};
     struct s2s_tensor *ins[] = {x, residual, gain, bias};
     bool record = s2s_tape_needs(tape, 4, ins);
     if (residual) {
@@ -183,7 +183,7 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
                                    .alpha = alpha,
                                    .eps = eps};
     if (record)
-        args.stats = s2s_tape_matrix(tape, rows, 2)->data;
+        args.stats = tensor_floats(tape, rows, 2);
     tensor_k(tape)->layernorm(tensor_queue(tape), &args);
     if (record) {
         struct layernorm_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
@@ -271,12 +271,9 @@ struct s2s_tensor *s2s_op_batchnorm_silu(struct s2s_tape *tape, struct s2s_tenso
                                            .eps = norm->eps,
                                            .silu = true};
     if (norm->batch) {
-        struct s2s_tensor *stats = s2s_tape_matrix(tape, 2, cols);
-        struct s2s_k_column_stats args = {.x = s2s_tensor_mat(x),
-                                          .mean = stats->data,
-                                          .var = (float *)stats->data + cols,
-                                          .rows = rows,
-                                          .cols = cols};
+        float *stats = tensor_floats(tape, 2, cols);
+        struct s2s_k_column_stats args = {
+            .x = s2s_tensor_mat(x), .mean = stats, .var = stats + cols, .rows = rows, .cols = cols};
         args.workspace = s2s_tape_scratch(
             tape, tensor_k(tape)->column_stats_workspace(tensor_queue(tape), &args));
         tensor_k(tape)->column_stats(tensor_queue(tape), &args);
@@ -297,7 +294,7 @@ static struct s2s_mat right_half(const struct s2s_tensor *x)
 {
     struct s2s_mat mat = s2s_tensor_mat(x);
     if (mat.data)
-        mat.data = (float *)mat.data + s2s_tensor_cols(x) / 2;
+        mat.data = (char *)mat.data + (size_t)s2s_tensor_cols(x) / 2 * s2s_dtype_size(mat.dtype);
     return mat;
 }
 
@@ -366,12 +363,13 @@ struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x)
 
 struct s2s_tensor *s2s_op_relpos_table(struct s2s_tape *tape, int64_t n, int64_t dim)
 {
-    struct s2s_tensor *table = s2s_tape_matrix(tape, n > 0 ? 2 * n - 1 : 0, dim);
+    const int64_t shape[] = {n > 0 ? 2 * n - 1 : 0, dim};
+    struct s2s_tensor *table = s2s_tape_tensor(tape, S2S_F32, 2, shape);
     if (n > 0)
         tensor_k(tape)->relpos_table(
             tensor_queue(tape),
             &(struct s2s_k_relpos_table){.table = table->data, .n = n, .dim = dim});
-    return table;
+    return tensor_in_working(tape, table);
 }
 
 /* node: in q, k, value, p, u, v; saved the arguments of the forward */
@@ -421,7 +419,7 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                         .max_seqlen = seqs->max_seqlen,
                                         .scale = 1.0f / sqrtf((float)dim)};
     if (record)
-        args->lse = s2s_tape_matrix(tape, n, n_heads)->data;
+        args->lse = tensor_floats(tape, n, n_heads);
     args->workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->relattention_workspace(tensor_queue(tape), args));
     if (n > 0)

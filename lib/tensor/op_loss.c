@@ -50,14 +50,31 @@ static struct labelled find_labelled(struct s2s_tape *tape, const int32_t *label
 static struct s2s_mat rows_from(const struct s2s_tensor *t, int64_t row)
 {
     struct s2s_mat mat = s2s_tensor_mat(t);
-    mat.data = (float *)mat.data + row * mat.stride;
+    mat.data = (char *)mat.data + (size_t)(row * mat.stride) * s2s_dtype_size(mat.dtype);
     return mat;
+}
+
+/* Room for rows [rows, vocab] of logits, until s2s_tape_scratch_end. */
+static struct s2s_mat new_logits(struct s2s_tape *tape, int64_t rows, int64_t vocab,
+                                 enum s2s_dtype dtype)
+{
+    const size_t bytes = (size_t)(rows * vocab) * s2s_dtype_size(dtype);
+    return (struct s2s_mat){s2s_tape_scratch(tape, bytes), vocab, dtype};
+}
+
+/* Where gradients of logits stand, for products with matrices of the working dtype: in their place
+ * where that is F32, as they are. */
+static struct s2s_mat new_dlogits(struct s2s_tape *tape, struct s2s_mat logits, int64_t rows)
+{
+    const enum s2s_dtype dtype = tape->device->dtype;
+    return dtype == logits.dtype ? logits : new_logits(tape, rows, logits.stride, dtype);
 }
 
 /* Device memory of some rows: their labels in, their losses and hits (NULL: not wanted) out. */
 struct xent_part {
     const int32_t *labels;
     float *loss, *hits;
+    struct s2s_mat logits, dlogits;
     struct s2s_xent *stats, *all; /* scratch: of the classes here, of everybody's (may be stats) */
 };
 
@@ -90,20 +107,20 @@ static int64_t first_class(const struct s2s_classes *classes)
 /* Logits, loss and (where wanted) gradients of rows [begin, begin + n) of x. */
 static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                        const struct s2s_classes *classes, int64_t begin, int64_t n,
-                       struct s2s_mat logits, const struct xent_part *part, double seed,
-                       struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
+                       const struct xent_part *part, double seed, struct s2s_tensor *dx,
+                       struct s2s_tensor *dw, bool accumulate_dw)
 {
     const struct s2s_kernels *k = tensor_k(tape);
     int64_t vocab = s2s_tensor_rows(w), width = s2s_tensor_cols(w);
     k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = rows_from(x, begin),
                                                      .b = s2s_tensor_mat(w),
-                                                     .c = logits,
+                                                     .c = part->logits,
                                                      .m = n,
                                                      .n = vocab,
                                                      .k = width,
                                                      .trans_b = true,
                                                      .alpha = 1});
-    k->xent_stats(tensor_queue(tape), &(struct s2s_k_xent_stats){.logits = logits,
+    k->xent_stats(tensor_queue(tape), &(struct s2s_k_xent_stats){.logits = part->logits,
                                                                  .labels = part->labels,
                                                                  .stats = part->stats,
                                                                  .rows = n,
@@ -114,8 +131,8 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
     xent_all_parts(tape, classes, part, n);
     if (dx || dw)
         k->xent_gradient(tensor_queue(tape),
-                         &(struct s2s_k_xent_gradient){.logits = logits,
-                                                       .dlogits = logits,
+                         &(struct s2s_k_xent_gradient){.logits = part->logits,
+                                                       .dlogits = part->dlogits,
                                                        .labels = part->labels,
                                                        .part = part->stats,
                                                        .total = part->all,
@@ -125,7 +142,7 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
                                                        .first_col = first_class(classes),
                                                        .grad_scale = (float)seed});
     if (dx)
-        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
+        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = part->dlogits,
                                                          .b = s2s_tensor_mat(w),
                                                          .c = rows_from(dx, begin),
                                                          .m = n,
@@ -133,7 +150,7 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
                                                          .k = vocab,
                                                          .alpha = 1});
     if (dw)
-        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
+        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = part->dlogits,
                                                          .b = rows_from(x, begin),
                                                          .c = s2s_tensor_mat(dw),
                                                          .m = vocab,
@@ -166,18 +183,23 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
     const int size = s2s_group_size(classes->group);
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
     int64_t rows = slice_rows(tape, n, (classes->n + size - 1) / size);
-    struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
-                             S2S_F32};
+    struct s2s_mat logits = new_logits(tape, rows, vocab, S2S_F32);
+    struct s2s_mat dlogits = dx || dw ? new_dlogits(tape, logits, rows) : logits;
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
     float *hit = hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
     struct s2s_xent *stats = s2s_tape_scratch(tape, (size_t)rows * sizeof *stats), *all = stats;
     if (size > 1)
         all = s2s_tape_scratch(tape, (size_t)(rows * size) * sizeof *all);
     for (int64_t begin = 0; begin < n; begin += rows) {
-        struct xent_part part = {(const int32_t *)labels->data + begin, losses + begin,
-                                 hit ? hit + begin : NULL, stats, all};
-        xent_slice(tape, x, w, classes, begin, n - begin < rows ? n - begin : rows, logits, &part,
-                   seed, dx, dw, accumulate_dw || begin > 0);
+        struct xent_part part = {(const int32_t *)labels->data + begin,
+                                 losses + begin,
+                                 hit ? hit + begin : NULL,
+                                 logits,
+                                 dlogits,
+                                 stats,
+                                 all};
+        xent_slice(tape, x, w, classes, begin, n - begin < rows ? n - begin : rows, &part, seed, dx,
+                   dw, accumulate_dw || begin > 0);
     }
     tensor_sum(tape, loss, losses, n);
     if (hits)
@@ -273,7 +295,7 @@ struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tenso
 
 /* One slice of rows: logits, and what they come to. */
 struct logprob_slice {
-    struct s2s_mat logits;
+    struct s2s_mat logits, dlogits;
     struct s2s_xent *stats;
     const int32_t *labels;
     int64_t n;
@@ -309,9 +331,8 @@ static void logprob_stats(struct s2s_tape *tape, const struct logprob_slice *s, 
 /* Room for a slice of at most `rows`, until s2s_tape_scratch_end. */
 static struct logprob_slice new_slice(struct s2s_tape *tape, int64_t rows, int64_t vocab)
 {
-    const size_t bytes = (size_t)(rows * vocab) * sizeof(float);
     return (struct logprob_slice){
-        .logits = {s2s_tape_scratch(tape, bytes), vocab, S2S_F32},
+        .logits = new_logits(tape, rows, vocab, S2S_F32),
         .stats = s2s_tape_scratch(tape, (size_t)rows * sizeof(struct s2s_xent))};
 }
 
@@ -327,6 +348,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);
     struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate_dw);
     struct logprob_slice s = new_slice(tape, rows, vocab);
+    s.dlogits = new_dlogits(tape, s.logits, rows);
     for (int64_t begin = 0; begin < n; begin += rows) {
         s.n = n - begin < rows ? n - begin : rows;
         s.labels = (const int32_t *)labels->data + begin;
@@ -334,7 +356,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
         /* d logprob = onehot - softmax */
         k->xent_gradient(tensor_queue(tape),
                          &(struct s2s_k_xent_gradient){.logits = s.logits,
-                                                       .dlogits = s.logits,
+                                                       .dlogits = s.dlogits,
                                                        .labels = s.labels,
                                                        .weights = (const float *)dy->data + begin,
                                                        .part = s.stats,
@@ -344,7 +366,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
                                                        .width = vocab,
                                                        .grad_scale = -1});
         if (dx)
-            k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s.logits,
+            k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s.dlogits,
                                                              .b = s2s_tensor_mat(w),
                                                              .c = rows_from(dx, begin),
                                                              .m = s.n,
@@ -354,7 +376,7 @@ static void logprob_backward(struct s2s_tape *tape, struct s2s_node *node)
                                                              .accumulate = accumulate_dx});
         if (dw)
             k->gemm(tensor_queue(tape),
-                    &(struct s2s_k_gemm){.a = s.logits,
+                    &(struct s2s_k_gemm){.a = s.dlogits,
                                          .b = rows_from(x, begin),
                                          .c = s2s_tensor_mat(dw),
                                          .m = vocab,

@@ -145,9 +145,10 @@ static void splice_backward(struct s2s_tape *tape, struct s2s_node *node)
     /* replaced rows get nothing: zero them in the gradient that passes through */
     int64_t n = s2s_tensor_numel(idx), cols = s2s_tensor_cols(x);
     struct s2s_tensor zeros = *rows;
-    zeros.data = s2s_tape_scratch(tape, (size_t)(n * cols) * sizeof(float));
+    const size_t bytes = (size_t)(n * cols) * s2s_dtype_size(rows->dtype);
+    zeros.data = s2s_tape_scratch(tape, bytes);
     zeros.row_stride = cols;
-    tensor_k(tape)->zero(tensor_queue(tape), zeros.data, (size_t)(n * cols) * sizeof(float));
+    tensor_k(tape)->zero(tensor_queue(tape), zeros.data, bytes);
     struct s2s_k_rows args = rows_args(dy, &zeros, idx, false);
     tensor_k(tape)->scatter_rows(tensor_queue(tape), &args);
     s2s_tape_scratch_end(tape);

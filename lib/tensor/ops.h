@@ -14,6 +14,8 @@ struct s2s_stack;
 /* y [T, out] = x [T, in] w^T + b; w [out, in], b [out] or NULL. */
 struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b);
+/* y [T, out] = x w^T in F32 whatever the working dtype. */
+struct s2s_tensor *s2s_op_logits(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w);
 
 /* y = x + b, b [cols] a bias: after what ranks have parts of was summed. Takes over the memory of
  * x. */

@@ -26,9 +26,12 @@ void s2s_params_free(struct s2s_params *params)
         return;
     const struct s2s_kernels *k = params->device->kernels;
     if (params->finished) {
-        k->free(&params->device->queue, params->values);
+        if (params->values != params->master)
+            k->free(&params->device->queue, params->values);
+        k->free(&params->device->queue, params->master);
         k->free(&params->device->queue, params->grads);
         k->free(&params->device->queue, params->fixed);
+        k->free(&params->device->queue, params->halves);
     }
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
@@ -257,9 +260,9 @@ void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, in
 /* ---- buffers ---- */
 
 static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s2s_device *device,
-                       float *data)
+                       enum s2s_dtype dtype, void *data)
 {
-    t->dtype = S2S_F32;
+    t->dtype = dtype;
     t->n_dims = p->n_dims;
     memcpy(t->shape, p->local, sizeof t->shape);
     t->row_stride = s2s_tensor_cols(t);
@@ -267,33 +270,53 @@ static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s
     t->device = device;
 }
 
-/* The three buffers, zeroed; none of them if there is no room for all. */
+/* The type in which layers use it. */
+static enum s2s_dtype working_dtype(const struct s2s_params *params, const struct s2s_param *p)
+{
+    const bool matrix = p->n_dims >= 2 && !(p->flags & (S2S_PARAM_F32 | S2S_PARAM_BUFFER));
+    return matrix ? params->device->dtype : S2S_F32;
+}
+
+static bool has_working(const struct s2s_params *params)
+{
+    return params->device->dtype != S2S_F32;
+}
+
+/* The buffers, zeroed; none of them if there is no room for all. */
 static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
 {
     const struct s2s_kernels *k = params->device->kernels;
-    const int64_t sizes[] = {params->n_trained, params->n_trained, params->n_fixed};
-    bool room = params->n_trained <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL;
-    void *buffers[3];
-    size_t bytes[3];
-    for (int i = 0; i < 3; i++) {
-        bytes[i] = (size_t)(sizes[i] ? sizes[i] : 1) * sizeof(float);
-        buffers[i] = room ? k->alloc(&params->device->queue, bytes[i]) : NULL;
-        room = buffers[i] != NULL;
-    }
-    for (int i = 0; i < 3; i++)
+    const size_t size = s2s_dtype_size(params->device->dtype);
+    const int64_t n = params->n_trained, n_values = has_working(params) ? n : 0;
+    const struct {
+        int64_t n;
+        size_t size;
+        void **data;
+    } buffers[] = {{n, sizeof(float), (void **)&params->master},
+                   {n_values, size, &params->values},
+                   {n, sizeof(float), (void **)&params->grads},
+                   {params->n_fixed, sizeof(float), (void **)&params->fixed},
+                   {params->n_halves, size, &params->halves}};
+    enum { N = sizeof buffers / sizeof *buffers };
+    bool room = n <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL && params->n_halves <= MAX_NUMEL;
+    for (int i = 0; i < N; i++) {
+        const size_t bytes = (size_t)(buffers[i].n ? buffers[i].n : 1) * buffers[i].size;
+        *buffers[i].data = room ? k->alloc(&params->device->queue, bytes) : NULL;
+        room = *buffers[i].data != NULL;
         if (room)
-            k->zero(&params->device->queue, buffers[i], bytes[i]);
-        else
-            k->free(&params->device->queue, buffers[i]);
-    if (!room) {
-        int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
-                               (double)params->n_trained + (double)params->n_fixed);
-        return s2s_error_hint(err, rc, "check the sizes in its config");
+            k->zero(&params->device->queue, *buffers[i].data, bytes);
     }
-    params->values = params->master = buffers[0];
-    params->grads = buffers[1];
-    params->fixed = buffers[2];
-    return 0;
+    if (room && n_values == 0) {
+        k->free(&params->device->queue, params->values);
+        params->values = params->master;
+    }
+    if (room)
+        return 0;
+    for (int i = 0; i < N; i++)
+        k->free(&params->device->queue, *buffers[i].data);
+    int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
+                           (double)n + (double)params->n_fixed + (double)params->n_halves);
+    return s2s_error_hint(err, rc, "check the sizes in its config");
 }
 
 /* Elements from p to what stands behind it. */
@@ -323,12 +346,12 @@ static void round_up(int64_t *end, int n)
 static void lay_out(struct s2s_params *params)
 {
     static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
-    params->n_trained = params->n_fixed = 0;
+    params->n_trained = params->n_fixed = params->n_halves = 0;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         p->trained = !p->tied && !(p->flags & untrained);
         if (!p->trained)
-            place(p, &params->n_fixed);
+            place(p, working_dtype(params, p) == S2S_F32 ? &params->n_fixed : &params->n_halves);
     }
     for (int c = 0; c < S2S_CLASSES; c++) {
         for (size_t i = 0; i < params->n; i++)
@@ -383,6 +406,24 @@ struct s2s_stack s2s_param_stack(const struct s2s_param *first)
     return (struct s2s_stack){first->tensor, first->n_stack, room_of(first)};
 }
 
+/* Where its values are: the masters, and what layers use. */
+static void set_values(struct s2s_params *params, struct s2s_param *p)
+{
+    const enum s2s_dtype dtype = working_dtype(params, p);
+    const bool wide = dtype == S2S_F32;
+    void *data = NULL;
+    p->master = NULL;
+    if (!(p->flags & S2S_PARAM_ABSENT)) {
+        if (p->trained || wide)
+            p->master = (p->trained ? params->master : params->fixed) + p->offset;
+        data = wide         ? (void *)p->master
+               : p->trained ? (char *)params->values + p->offset * (int64_t)s2s_dtype_size(dtype)
+                            : (char *)params->halves + p->offset * (int64_t)s2s_dtype_size(dtype);
+    }
+    set_header(p->tensor, p, params->device, dtype, data);
+    p->tensor->param = p;
+}
+
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
 {
     int rc = check_stacks(params, err);
@@ -397,20 +438,45 @@ int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
         struct s2s_tensor *t = p->tensor;
         if (p->tied)
             continue;
-        const bool absent = p->flags & S2S_PARAM_ABSENT;
-        float *buffer = p->trained ? params->values : params->fixed;
-        set_header(t, p, params->device, absent ? NULL : buffer + p->offset);
-        t->param = p;
+        set_values(params, p);
         if (!p->trained)
             continue;
         t->needs_grad = true;
         t->grad_written = true; /* the bucket is zeroed once a step, then everybody adds */
         t->grad = s2s_xcalloc(1, sizeof *t->grad);
-        set_header(t->grad, p, params->device, params->grads + p->offset);
+        set_header(t->grad, p, params->device, S2S_F32, params->grads + p->offset);
     }
     count_stacks(params);
     params->finished = true;
     return 0;
+}
+
+int64_t s2s_params_bytes(const struct s2s_params *params)
+{
+    const int64_t wide = (int64_t)sizeof(float);
+    const int64_t size = (int64_t)s2s_dtype_size(params->device->dtype);
+    return wide * (params->n_trained + params->n_fixed) +
+           size * ((has_working(params) ? params->n_trained : 0) + params->n_halves);
+}
+
+struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin, int64_t n)
+{
+    const enum s2s_dtype dtype = params->device->dtype;
+    if (!has_working(params))
+        return (struct s2s_mat){0};
+    char *values = params->values;
+    return (struct s2s_mat){values + begin * (int64_t)s2s_dtype_size(dtype), n, dtype};
+}
+
+void s2s_params_round(struct s2s_params *params, int64_t begin, int64_t n)
+{
+    struct s2s_device *device = params->device;
+    if (has_working(params))
+        device->kernels->copy(&device->queue,
+                              &(struct s2s_k_copy){.src = {params->master + begin, n, S2S_F32},
+                                                   .dst = s2s_params_working(params, begin, n),
+                                                   .rows = 1,
+                                                   .cols = n});
 }
 
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,

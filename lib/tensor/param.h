@@ -37,6 +37,7 @@ enum s2s_param_flag {
     S2S_PARAM_COPY = 512,    /* a shared one that the other stage counts and saves */
     S2S_PARAM_STACKED = 1024, /* stands right behind the parameter that was added before it, and is
                                * of its stack: see s2s_param_stack */
+    S2S_PARAM_F32 = 4096, /* stays F32 on a device that works in BF16: kernels take it as floats */
 };
 
 /* Over which ranks a gradient is reduced, and who counts it in the norm. Trained parameters stand
@@ -101,8 +102,9 @@ struct s2s_param {
     double lr_mult, decay_mult;
     struct s2s_init init;
     int64_t numel;             /* elements stored here: 0 for a tied or absent one */
-    int64_t offset;            /* first element in the trained or fixed buffer */
+    int64_t offset;            /* first element in its buffer */
     int64_t n_stack;           /* of the first of a stack that is here: how many are */
+    float *master;             /* its values in F32, device memory; NULL: they are BF16 alone */
     bool trained;              /* has a gradient and optimizer state here */
     bool set;                  /* was initialised or loaded */
     struct s2s_tensor *tensor; /* its value (data NULL where it is absent); tensor->grad is its
@@ -113,6 +115,11 @@ struct s2s_param {
  * All parameters of a model. Trained ones stand in one flat buffer, by class and then in the order
  * they were added, fixed ones (frozen, buffers) in another. Each starts at a multiple of 16
  * elements; the gaps hold zeros, in gradients too, so flat operations may run over them.
+ *
+ * On a device that works in BF16 layers use matrices (two or more dimensions, but for S2S_PARAM_F32
+ * and buffers) in BF16. Trained ones have a master in F32, which is updated, set, read and saved;
+ * their working values are its rounding. Fixed ones are BF16 alone. All else stays F32, and layers
+ * use a master itself.
  */
 struct s2s_params {
     struct s2s_device *device;
@@ -121,11 +128,12 @@ struct s2s_params {
     struct s2s_param **slots; /* the list by hash of the name, open addressing */
     size_t n_slots;           /* 0 or a power of two */
     bool finished, complete;  /* complete: every value was seen to be set */
-    void *values;             /* [n_trained], what layers use: device memory */
-    float *master; /* [n_trained], what the optimizer updates; `values` where that is F32 */
-    float *grads;  /* [n_trained] */
-    float *fixed;  /* [n_fixed] */
-    int64_t n_trained, n_fixed;
+    float *master;            /* [n_trained], what the optimizer updates: device memory */
+    void *values;             /* [n_trained] in the device's dtype; master where that is F32 */
+    float *grads;             /* [n_trained] */
+    float *fixed;             /* [n_fixed] */
+    void *halves;             /* [n_halves], fixed ones of BF16 */
+    int64_t n_trained, n_fixed, n_halves;
     int64_t class_end[S2S_CLASSES]; /* of the trained ones */
     int n_shards[S2S_CLASSES];      /* equal parts that a class can be divided into; 0: one */
 };
@@ -168,6 +176,13 @@ struct s2s_stack {
     int64_t n, step;          /* how many, and the elements from one to the next */
 };
 struct s2s_stack s2s_param_stack(const struct s2s_param *first);
+/* Bytes of all values, masters and working ones. */
+int64_t s2s_params_bytes(const struct s2s_params *params);
+/* The working values of n trained elements from `begin` on that are not the masters themselves;
+ * none where they are. */
+struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin, int64_t n);
+/* Makes them the rounding of the masters, which were changed by other means than the optimizer. */
+void s2s_params_round(struct s2s_params *params, int64_t begin, int64_t n);
 
 /* The elements [begin, end) of the trained buffers that belong to a class. */
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,

@@ -38,10 +38,36 @@ static void fill_piece(const struct filling *f, int64_t begin, int64_t end, floa
     }
 }
 
+/* n values in host memory become those from element `begin` on; where there is no master, the
+ * host's become BF16 on the way. */
+static void put(struct s2s_param *p, int64_t begin, float *host, int64_t n)
+{
+    struct s2s_device *device = p->tensor->device;
+    const size_t count = (size_t)n;
+    if (p->master) {
+        device->kernels->copy_in(&device->queue, p->master + begin, host, count * sizeof *host);
+        return;
+    }
+    uint16_t *halves = (uint16_t *)(void *)host; /* each stands before its value */
+    for (size_t i = 0; i < count; i++)
+        halves[i] = s2s_f32_to_bf16(host[i]);
+    device->kernels->copy_in(&device->queue, (uint16_t *)p->tensor->data + begin, halves,
+                             count * sizeof *halves);
+}
+
+/* Working values that are not the master itself become its rounding. */
+static void work_with_master(struct s2s_param *p)
+{
+    struct s2s_tensor master = *p->tensor;
+    master.dtype = S2S_F32;
+    master.data = p->master;
+    if (p->master && p->tensor->dtype != S2S_F32 && p->numel > 0)
+        s2s_tensor_copy(p->tensor, &master);
+}
+
 static void fill_param(struct s2s_param *p, fill_fn *fill, const void *ctx)
 {
     struct filling f = {.param = p, .fill = fill, .ctx = ctx};
-    struct s2s_device *device = p->tensor->device;
     const int64_t room = p->numel < PIECE ? p->numel : PIECE;
     f.n_boxes = s2s_param_boxes(f.boxes, p, NULL);
 #pragma omp parallel if (p->numel > PIECE)
@@ -52,11 +78,11 @@ static void fill_param(struct s2s_param *p, fill_fn *fill, const void *ctx)
             const int64_t end = p->numel - begin < PIECE ? p->numel : begin + PIECE;
             fill_piece(&f, begin, end, host);
 #pragma omp critical(fill_param)
-            device->kernels->copy_in(&device->queue, (float *)p->tensor->data + begin, host,
-                                     (size_t)(end - begin) * sizeof *host);
+            put(p, begin, host, end - begin);
         }
         free(host);
     }
+    work_with_master(p);
     p->set = true;
 }
 
@@ -128,7 +154,7 @@ FILL(fill_f64, double, (float)x)
 
 void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dtype)
 {
-    bool whole_here = dtype == S2S_F32;
+    bool whole_here = dtype == S2S_F32 && param->master;
     for (int c = 0; c < S2S_PARAM_CUTS; c++)
         whole_here &= s2s_group_size(param->cuts[c].group) == 1;
     if (whole_here) {
@@ -145,17 +171,39 @@ void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dt
     fill_param(param, fill, whole);
 }
 
+/* Through a buffer that is overwritten. */
+static void fill_local(struct s2s_param *p, const float *local)
+{
+    float *host = s2s_xmalloc((size_t)(p->numel < PIECE ? p->numel : PIECE) * sizeof *host);
+    for (int64_t begin = 0, n; begin < p->numel; begin += n) {
+        n = p->numel - begin < PIECE ? p->numel - begin : PIECE;
+        memcpy(host, local + begin, (size_t)n * sizeof *host);
+        put(p, begin, host, n);
+    }
+    free(host);
+}
+
 void s2s_param_set_local(struct s2s_param *param, const float *local)
 {
-    if (param->numel > 0)
-        s2s_tensor_write(param->tensor, local);
+    struct s2s_device *device = param->tensor->device;
+    if (param->numel > 0 && param->master) {
+        device->kernels->copy_in(&device->queue, param->master, local,
+                                 (size_t)param->numel * sizeof *local);
+        work_with_master(param);
+    } else if (param->numel > 0) {
+        fill_local(param, local);
+    }
     param->set = true;
 }
 
 void s2s_param_get(const struct s2s_param *param, float *local)
 {
-    if (param->numel > 0)
-        s2s_tensor_read(param->tensor, local);
+    struct s2s_device *device = param->tensor->device;
+    if (param->numel > 0 && param->master)
+        device->kernels->copy_out(&device->queue, local, param->master,
+                                  (size_t)param->numel * sizeof *local);
+    else if (param->numel > 0)
+        s2s_tensor_read_f32(param->tensor, local);
 }
 
 void s2s_param_get_grad(const struct s2s_param *param, float *local)

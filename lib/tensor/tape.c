@@ -146,6 +146,28 @@ struct s2s_tensor *s2s_tape_upload(struct s2s_tape *tape, enum s2s_dtype dtype, 
     return t;
 }
 
+struct s2s_tensor *s2s_tape_upload_floats(struct s2s_tape *tape, int n_dims, const int64_t *shape,
+                                          const float *host)
+{
+    struct s2s_tensor *given = s2s_tape_upload(tape, S2S_F32, n_dims, shape, host);
+    return tensor_in_working(tape, given);
+}
+
+struct s2s_tensor *tensor_in_working(struct s2s_tape *tape, struct s2s_tensor *floats)
+{
+    const enum s2s_dtype dtype = tape->device->dtype;
+    if (dtype == S2S_F32)
+        return floats;
+    struct s2s_tensor *t = s2s_tape_tensor(tape, dtype, floats->n_dims, floats->shape);
+    s2s_tensor_copy(t, floats);
+    return t;
+}
+
+float *tensor_floats(struct s2s_tape *tape, int64_t rows, int64_t cols)
+{
+    return s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){rows, cols})->data;
+}
+
 struct s2s_tensor *s2s_tape_upload_i32(struct s2s_tape *tape, const int32_t *host, int64_t n)
 {
     return s2s_tape_upload(tape, S2S_I32, 1, &n, host);
@@ -440,7 +462,7 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
     for (struct s2s_node *node = tape->first; node; node = node->next)
         for (int i = 0; i < node->n_out; i++) {
             struct s2s_tensor *t = node->out[i];
-            if (t->dtype != S2S_F32)
+            if (t->dtype != S2S_F32 && t->dtype != S2S_BF16)
                 continue;
             struct s2s_k_reduce args = {.x = s2s_tensor_mat(t),
                                         .rows = s2s_tensor_rows(t),

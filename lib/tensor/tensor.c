@@ -42,6 +42,19 @@ void s2s_tensor_read(const struct s2s_tensor *tensor, void *host)
                                (size_t)cols * elem);
 }
 
+void s2s_tensor_read_f32(const struct s2s_tensor *tensor, float *host)
+{
+    const int64_t n = s2s_tensor_numel(tensor);
+    if (tensor->dtype != S2S_F32 && tensor->dtype != S2S_BF16)
+        S2S_BUG("a %s tensor is read as floats", s2s_dtype_name(tensor->dtype));
+    s2s_tensor_read(tensor, host);
+    if (tensor->dtype != S2S_BF16)
+        return;
+    const uint16_t *halves = (const uint16_t *)(const void *)host;
+    for (int64_t i = n; i-- > 0;) /* each stands before its float */
+        host[i] = s2s_bf16_to_f32(halves[i]);
+}
+
 void s2s_tensor_write(struct s2s_tensor *tensor, const void *host)
 {
     struct s2s_device *dev = tensor->device;

@@ -62,9 +62,11 @@ struct s2s_mat s2s_tensor_mat(const struct s2s_tensor *tensor); /* NULL: a NULL 
 
 /* Copies the values to host memory [numel] of the tensor's own dtype, waiting for them. */
 void s2s_tensor_read(const struct s2s_tensor *tensor, void *host);
+/* The same as floats, of an F32 or BF16 tensor. */
+void s2s_tensor_read_f32(const struct s2s_tensor *tensor, float *host);
 /* Copies host values of the tensor's dtype in. */
 void s2s_tensor_write(struct s2s_tensor *tensor, const void *host);
-/* dst = src on the device, equal shapes and dtypes. */
+/* dst = src on the device, of equal shapes; converts between F32 and BF16. */
 void s2s_tensor_copy(struct s2s_tensor *dst, const struct s2s_tensor *src);
 /* The value of a scalar (F32 or F64). */
 double s2s_tensor_scalar(const struct s2s_tensor *tensor);
@@ -118,6 +120,9 @@ struct s2s_tensor *s2s_tape_matrix(struct s2s_tape *tape, int64_t rows, int64_t 
 /* A copy of host values [n_dims sizes]; the host buffer may be reused at once. */
 struct s2s_tensor *s2s_tape_upload(struct s2s_tape *tape, enum s2s_dtype dtype, int n_dims,
                                    const int64_t *shape, const void *host);
+/* Host floats as activations: in the device's working dtype. */
+struct s2s_tensor *s2s_tape_upload_floats(struct s2s_tape *tape, int n_dims, const int64_t *shape,
+                                          const float *host);
 /* An int32 vector of host values. */
 struct s2s_tensor *s2s_tape_upload_i32(struct s2s_tape *tape, const int32_t *host, int64_t n);
 /* The same memory and gradient under another shape (contiguous tensors, equal numel). */

@@ -18,14 +18,18 @@ static inline struct s2s_queue *tensor_queue(struct s2s_tape *tape)
     return &tape->device->queue;
 }
 
-/* Ends the program unless the tensor is F32 with `cols` columns (-1: any): our mistake, with the
- * layer's name. */
+/* Ends the program unless the tensor is F32 or of the device's working dtype, with `cols` columns
+ * (-1: any): our mistake, with the layer's name. */
 void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_tensor *tensor,
                   int64_t rows, int64_t cols);
 /* y (+)= alpha x, equal shapes */
 void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
                   const struct s2s_tensor *y);
 void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor);
+/* Device memory of the tape for statistics, which are F32 whatever the working dtype. */
+float *tensor_floats(struct s2s_tape *tape, int64_t rows, int64_t cols);
+/* An F32 tensor without gradient in the working dtype: itself, or a copy. */
+struct s2s_tensor *tensor_in_working(struct s2s_tape *tape, struct s2s_tensor *floats);
 /* May an operation write its output where x stands? */
 bool tensor_is_free(const struct s2s_tensor *x);
 /* An output in the memory of x, which nobody reads any more: x is consumed. After s2s_tape_needs.

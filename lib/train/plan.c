@@ -26,7 +26,7 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t
     const struct s2s_device *device = t->bundle.device;
     const int64_t f32 = (int64_t)sizeof(float);
     *m = (struct s2s_train_memory){
-        .parameters = f32 * (params->n_trained + params->n_fixed),
+        .parameters = s2s_params_bytes(params),
         .gradients = f32 * params->n_trained,
         .optimizer = 2 * f32 * t->optim->numel + (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
                      t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,

@@ -179,7 +179,7 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
     struct s2s_tensor *y = fwd.output;
     if (c->projection.w)
         y = s2s_nn_linear(tape, &c->projection, y);
-    s2s_tensor_read(y, rows);
+    s2s_tensor_read_f32(y, rows);
     if ((rc = s2s_device_sync(c->workers[worker].device, err)) < 0)
         return rc;
     if (!all_finite(rows, s2s_tensor_numel(y)))

@@ -155,7 +155,7 @@ static void add_rows(struct probe *p, const char *name, const struct s2s_tensor 
     int64_t cols = s2s_tensor_cols(t), shape[] = {rows->n_rows, rows->n_cols, cols};
     float *values = s2s_xmalloc((size_t)(s2s_tensor_numel(t) + 1) * sizeof *values);
     float *out = probe_alloc(p, (size_t)(rows->n_rows * rows->n_cols * cols) * sizeof *out);
-    s2s_tensor_read(t, values);
+    s2s_tensor_read_f32(t, values);
     for (int64_t i = 0; i < s2s_tensor_rows(t); i++)
         if (rows->source[i] >= 0)
             memcpy(out + rows->source[i] * cols, values + i * cols, (size_t)cols * sizeof *out);

@@ -122,7 +122,7 @@ static void add_frames(struct probe *p, const char *name, const struct s2s_tenso
         return;
     float *values = s2s_xmalloc((size_t)(s2s_tensor_numel(t) + 1) * sizeof *values);
     int64_t *cu = s2s_xmalloc((size_t)(f->n_clips + 1) * sizeof *cu);
-    s2s_tensor_read(t, values);
+    s2s_tensor_read_f32(t, values);
     for (int64_t b = 0; b <= f->n_clips; b++)
         cu[b] = f->cu[b];
     add_padded(p, name, values, f->n_clips, f->n_padded, s2s_tensor_cols(t), cu, cu + 1);
@@ -156,7 +156,7 @@ static int encoder_collect(struct probe *p, const struct s2s_forward *fwd, struc
     add_output_mask(p);
     float *positions =
         probe_alloc(p, (size_t)(s2s_tensor_numel(trace->positions) + 1) * sizeof *positions);
-    s2s_tensor_read(trace->positions, positions);
+    s2s_tensor_read_f32(trace->positions, positions);
     probe_add(p, "pos_emb", S2S_F32, 2, trace->positions->shape, positions);
     return 0;
 }
@@ -168,7 +168,7 @@ static void encoder_collect_after(struct probe *p, const struct s2s_forward *fwd
     const struct s2s_tensor *grad = fwd->trace->mel->grad;
     if (grad) {
         float *values = s2s_xmalloc((size_t)(s2s_tensor_numel(grad) + 1) * sizeof *values);
-        s2s_tensor_read(grad, values);
+        s2s_tensor_read_f32(grad, values);
         add_padded(p, "grad_input_features", values, b->n, b->padded, b->width, b->cu, b->cu + 1);
         free(values);
     }

@@ -209,7 +209,7 @@ static void add_slots(struct probe *p, const char *what, const struct s2s_tensor
 {
     int64_t rows = s2s_tensor_rows(t), cols = s2s_tensor_cols(t), b = p->batch.n_seqs;
     float *values = probe_alloc(p, (size_t)(rows * cols + 1) * sizeof *values);
-    s2s_tensor_read(t, values);
+    s2s_tensor_read_f32(t, values);
     if (p->layout == PROBE_BSHD) {
         int64_t kept = drop_last_column(p, values, (size_t)cols * sizeof *values);
         add_named(p, what, S2S_F32, 3, (int64_t[]){b, kept, cols}, values);
@@ -254,7 +254,7 @@ static int salm_collect(struct probe *p, const struct s2s_forward *fwd, struct s
     if (fwd->audio_embeds) {
         const struct s2s_tensor *t = fwd->audio_embeds;
         float *values = probe_alloc(p, (size_t)(s2s_tensor_numel(t) + 1) * sizeof *values);
-        s2s_tensor_read(t, values);
+        s2s_tensor_read_f32(t, values);
         probe_add(p, "audio_embeds", S2S_F32, 2, t->shape, values);
     }
     add_slots(p, "inputs_embeds", fwd->hidden[0]);

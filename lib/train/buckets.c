@@ -179,11 +179,11 @@ int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
 static void update_parts(struct s2s_buckets *b, struct s2s_optim *optim, double lr,
                          double weight_decay, double grad_scale)
 {
-    const struct s2s_params *params = b->model->params;
+    struct s2s_params *params = b->model->params;
+    float *values = params->master;
     for (int i = b->n - 1; i >= 0; i--) {
         struct s2s_bucket *bucket = &b->list[i];
         const struct s2s_group *group = bucket->group;
-        float *values = params->values;
         int64_t begin, end;
         s2s_buckets_own(b, bucket, &begin, &end);
         s2s_optim_update(optim, bucket->slice, lr, weight_decay, grad_scale);
@@ -193,8 +193,12 @@ static void update_parts(struct s2s_buckets *b, struct s2s_optim *optim, double 
             group->ops->start_all_gather(group, &params->device->queue, values + bucket->begin,
                                          values + begin, end - begin, S2S_F32);
     }
-    for (int i = b->n - 1; i >= 0; i--)
-        wait_for(b, &b->list[i]);
+    for (int i = b->n - 1; i >= 0; i--) {
+        struct s2s_bucket *bucket = &b->list[i];
+        wait_for(b, bucket);
+        if (bucket->group->size > 1)
+            s2s_params_round(params, bucket->begin, bucket->end - bucket->begin);
+    }
 }
 
 void s2s_buckets_update(struct s2s_buckets *b, struct s2s_optim *optim, double lr,

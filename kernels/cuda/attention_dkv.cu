@@ -30,35 +30,21 @@ struct keys_step {
  * all of it stands in shared memory, as accumulators fill the registers. */
 struct keys_walk {
     keys_step steps[4];
+    const s2s_span *spans;
     s2s_span span;
     int head, last_head, s, first_s, end_s; /* spans of the group */
     int at, end, i, end_i;                  /* of the keys; of the span's queries */
+    int window, keys, queries;              /* in a tile */
 };
 
-static __device__ __forceinline__ void enter_span(const att_backward &b, keys_walk *w, int keys)
+static __device__ __noinline__ void walk_into_span(keys_walk *w)
 {
-    w->span = b.p.spans[w->s];
-    att_seeing_queries(b.p, w->span, w->at - w->span.k0, keys, w->i, w->end_i);
+    w->span = w->spans[w->s];
+    att_seeing_queries(w->window, w->span, w->at - w->span.k0, w->keys, w->i, w->end_i);
 }
 
-static __device__ __noinline__ void start_walk(const att_backward &b, keys_walk *w, att_work work,
-                                               int kv, int keys)
-{
-    w->at = work.at;
-    w->end = 0;
-    w->first_s = w->s = b.p.groups[work.of];
-    w->end_s = b.p.groups[work.of + 1];
-    for (int s = w->first_s; s < w->end_s; s++)
-        if (b.p.spans[s].nk > 0)
-            w->end = max(w->end, b.p.spans[s].k0 + b.p.spans[s].nk);
-    w->head = kv * b.p.n_rep;
-    w->last_head = w->head + b.p.n_rep - 1;
-    enter_span(b, w, keys);
-}
-
-/* Writes the next tile of n queries to `to`. */
-static __device__ __noinline__ void walk_on(const att_backward &b, keys_walk *w, keys_step *to,
-                                            int keys, int n)
+/* Writes the next tile of queries to `to`. */
+static __device__ __noinline__ void walk_on(keys_walk *w, keys_step *to)
 {
     while (w->i >= w->end_i) {
         if (++w->s >= w->end_s) {
@@ -70,11 +56,33 @@ static __device__ __noinline__ void walk_on(const att_backward &b, keys_walk *w,
             w->head++;
             w->s = w->first_s;
         }
-        enter_span(b, w, keys);
+        walk_into_span(w);
     }
     *to = {w->span.q0 + w->i,  w->end_i - w->i, w->head,      w->i,
            w->at - w->span.k0, w->span.nk,      w->span.shift};
-    w->i += n;
+    w->i += w->queries;
+}
+
+/* Two steps of the way of a block with so many keys and queries in its tiles. */
+static __device__ __forceinline__ void start_walk(const att_backward &b, keys_walk *w,
+                                                  att_work work, int kv, int keys, int queries)
+{
+    w->spans = b.p.spans;
+    w->window = b.p.window;
+    w->keys = keys;
+    w->queries = queries;
+    w->at = work.at;
+    w->end = 0;
+    w->first_s = w->s = b.p.groups[work.of];
+    w->end_s = b.p.groups[work.of + 1];
+    for (int s = w->first_s; s < w->end_s; s++)
+        if (b.p.spans[s].nk > 0)
+            w->end = max(w->end, b.p.spans[s].k0 + b.p.spans[s].nk);
+    w->head = kv * b.p.n_rep;
+    w->last_head = w->head + b.p.n_rep - 1;
+    walk_into_span(w);
+    walk_on(w, &w->steps[0]);
+    walk_on(w, &w->steps[1]);
 }
 
 /* Begins to copy queries, their dO, lse and delta. */
@@ -151,11 +159,8 @@ __global__ void __launch_bounds__(S::THREADS, 2) keys_kernel(const att_backward 
     if (rank >= *b.keys.n)
         return;
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * M * 16;
-    if (threadIdx.x == 0) {
-        start_walk(b, walk, b.keys.work[rank], kv, S::KEYS);
-        walk_on(b, walk, &walk->steps[0], S::KEYS, S::N);
-        walk_on(b, walk, &walk->steps[1], S::KEYS, S::N);
-    }
+    if (threadIdx.x == 0)
+        start_walk(b, walk, b.keys.work[rank], kv, S::KEYS, S::N);
     __syncthreads();
     att_load<P, S::D, S::KEYS, S::THREADS>(k_tile, b.k, att_row(b.k, walk->at, kv),
                                            walk->end - walk->at);
@@ -185,7 +190,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) keys_kernel(const att_backward 
                          numbers + (t + 1) % 2 * S::NUMBERS);
         cp_async_commit();
         if (threadIdx.x == 0)
-            walk_on(b, walk, &walk->steps[(t + 2) % 4], S::KEYS, S::N);
+            walk_on(walk, &walk->steps[(t + 2) % 4]);
         __syncwarp();
         const att_lane q_lane = att_lane_wide<Shape>(shared_addr(q_tile));
         const att_lane o_lane = att_lane_wide<Shape>(shared_addr(o_tile));

@@ -56,7 +56,7 @@ static __device__ int plan_size(const struct plan &plan, int of, int at)
     }
     for (int s = plan.p.groups[of]; plan.of_keys && s < plan.p.groups[of + 1]; s++) {
         const struct s2s_span span = plan.p.spans[s];
-        att_seeing_queries(plan.p, span, at - span.k0, plan.tile, lo, hi);
+        att_seeing_queries(plan.p.window, span, at - span.k0, plan.tile, lo, hi);
         work += max(hi - lo, 0);
     }
     const int64_t size = work * SIZES / (plan.most + 1);

@@ -440,8 +440,8 @@ ATT void att_mask(float (&s)[N][4], const att_problem &p, const s2s_span &span, 
 }
 
 /* The queries lo .. hi of the span that see one of its keys at .. at + n (at may be negative). */
-ATT void att_seeing_queries(const att_problem &p, const struct s2s_span &span, int at, int n,
-                            int &lo, int &hi)
+ATT void att_seeing_queries(int window, const struct s2s_span &span, int at, int n, int &lo,
+                            int &hi)
 {
     const int first = max(at, 0), end = min(at + n, span.nk);
     lo = 0;
@@ -449,8 +449,8 @@ ATT void att_seeing_queries(const att_problem &p, const struct s2s_span &span, i
     if (span.shift == S2S_SPAN_ALL)
         return;
     lo = max(lo, first - span.shift);
-    if (p.window)
-        hi = min(hi, end - 1 + p.window - span.shift);
+    if (window)
+        hi = min(hi, end - 1 + window - span.shift);
 }
 
 struct att_problem att_problem_of(const struct s2s_k_attention *args);

@@ -35,7 +35,7 @@ void __sanitizer_finish_switch_fiber(void *fake, const void **old_stack, size_t 
 namespace emu
 {
 
-enum { STACK = 256 << 10, MAX_THREADS = 1024, MAX_COPIES = 256, N_BARRIERS = 16 };
+enum { STACK = 256 << 10, MAX_THREADS = 1024, MAX_COPIES = 256, N_BARRIERS = 16, MAX_MEETINGS = 4 };
 
 /* A stack, and what of the thread that runs on it is not in `place`. */
 struct fibre {
@@ -61,11 +61,17 @@ struct barrier {
     const char *where;
 };
 
-struct warp {
+/* Lanes of a warp in one operation; those of other masks may be in another one meanwhile. */
+struct meeting {
     waiters who;
-    uint32_t arrived, mask;
+    uint32_t arrived, mask; /* arrived 0: free */
     const char *what;
     lane_io lanes[32];
+};
+
+struct warp {
+    meeting meetings[MAX_MEETINGS];
+    char mark; /* of sync_warp, for TSan */
 };
 
 static struct {
@@ -223,37 +229,52 @@ void sync_block(int id, unsigned count, bool waits, const char *where)
     EMU_ACQUIRE(b);
 }
 
+/* The meeting that this lane comes to. Two that wait for lanes of each other never end. */
+static meeting *find_meeting(warp *w, uint32_t mask, const char *what)
+{
+    meeting *own = nullptr, *unused = nullptr;
+    for (meeting *m = w->meetings; m < w->meetings + MAX_MEETINGS; m++) {
+        if (!m->arrived)
+            unused = m;
+        else if (m->mask == mask && strcmp(m->what, what) == 0)
+            own = m;
+        else if ((m->mask >> here.lane & 1) && (m->arrived & mask)) {
+            fprintf(stderr, "emu: thread %u is at %s (mask %08x), others at %s (%08x)\n",
+                    running->index, what, mask, m->what, m->mask);
+            fail("lanes of a warp meet in different operations or masks");
+        }
+    }
+    if (!own && !unused)
+        fail("lanes of a warp are in too many operations");
+    return own ? own : unused;
+}
+
 void meet(uint32_t mask, const void *in, void *out, const char *what,
           void (*fn)(const lane_io *lanes, uint32_t mask))
 {
-    warp *w = &now.warps[running->index / 32];
     if (!(mask >> here.lane & 1))
         fail("a lane outside its own mask");
-    if (w->arrived && (w->mask != mask || strcmp(w->what, what) != 0)) {
-        fprintf(stderr, "emu: thread %u is at %s (mask %08x), others at %s (%08x)\n",
-                running->index, what, mask, w->what, w->mask);
-        fail("lanes of a warp meet in different operations or masks");
-    }
-    w->mask = mask;
-    w->what = what;
-    w->arrived |= 1u << here.lane;
-    w->lanes[here.lane] = {in, out};
-    if (w->arrived != mask) {
-        wait_in(&w->who, what);
+    meeting *m = find_meeting(&now.warps[running->index / 32], mask, what);
+    m->mask = mask;
+    m->what = what;
+    m->arrived |= 1u << here.lane;
+    m->lanes[here.lane] = {in, out};
+    if (m->arrived != mask) {
+        wait_in(&m->who, what);
         return;
     }
     if (fn)
-        fn(w->lanes, mask);
-    w->arrived = 0;
-    release(&w->who);
+        fn(m->lanes, mask);
+    m->arrived = 0;
+    release(&m->who);
 }
 
 void sync_warp(uint32_t mask, const char *where)
 {
-    warp *w = &now.warps[running->index / 32];
-    EMU_RELEASE(w);
+    char *mark = &now.warps[running->index / 32].mark;
+    EMU_RELEASE(mark);
     meet(mask, nullptr, nullptr, where, nullptr);
-    EMU_ACQUIRE(w);
+    EMU_ACQUIRE(mark);
 }
 
 /* ---- copies ---- */
@@ -359,7 +380,11 @@ static void start_threads(dim3 dim)
 static void run_block(dim3 dim)
 {
     memset(now.barriers, 0, sizeof now.barriers);
-    memset(now.warps, 0, sizeof now.warps);
+    for (warp &w : now.warps)
+        for (meeting &m : w.meetings) {
+            m.arrived = 0;
+            m.who = {};
+        }
     now.shared = new_shared(now.shared_size);
     start_threads(dim);
     EMU_RELEASE(&now.start_mark);

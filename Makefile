@@ -107,6 +107,16 @@ $(CUDA_LIB): $(CUDA_SRC:kernels/cuda/%.cu=$(BUILD)/cuda/%.o)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) -shared -cudart static -o $@ $^ -ldl
 
+# programs over the runtime alone, for a GPU and, some, over the emulator
+$(BUILD)/tests/gpu/%: tests/gpu/%.cu $(CUDA_SRC:kernels/cuda/%.cu=$(BUILD)/cuda/%.o)
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCC_ALL) -cudart static -o $@ $< $(if $(filter isa_test,$*),$(BUILD)/cuda/rt_cuda.o,$(patsubst %,$(BUILD)/cuda/%.o,rt_cuda attention_plan)) -ldl
+$(BUILD)/tests/gpu/%_emu: tests/gpu/%.cu $(BUILD)/emu/emu.o $(BUILD)/emu/rt.o
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(CXXFLAGS_ALL) -o $@ -x c++ $< -x none $(filter %.o,$^)
+
 define compile_emu
 	$(call say,CXX,$<)
 	$(Q)mkdir -p $(@D)
@@ -192,7 +202,8 @@ check-style:
 VISIT_LEVELS := x86-64-v3 x86-64-v4
 visit:
 	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 visit-programs
-visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
+visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(BUILD)/tests/gpu/isa_test $(BUILD)/tests/gpu/isa_test_emu \
+	$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/attention_bench.cu)) $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
 	@tests/gpu/collect.sh $(BUILD) $(BIN)
 
 # registers, stack and spills of every kernel and architecture

@@ -38,7 +38,7 @@ static void bias_over(struct s2s_queue *queue, const struct s2s_k_gemm *args, bo
 void cuda_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
 {
     const struct cuda_queue *q = cuda_queue_of(queue);
-    if (args->m == 0 || args->n == 0)
+    if (args->m == 0 || args->n == 0 || queue->status)
         return;
     if (args->k > 0)
         rt_keep(queue, blas_gemm(q->blas, args, args->accumulate ? 1.0f : 0.0f, q->tf32));

@@ -61,13 +61,14 @@ static inline void rt_keep(struct s2s_queue *queue, int status)
 
 /*
  * Runs kernel(...) in the queue: LAUNCH(queue, kernel, grid, block, shared_bytes, arguments..). A
- * kernel with several template arguments stands in parentheses. A grid without blocks is no launch.
+ * kernel with several template arguments stands in parentheses. A grid without blocks is no
+ * launch, and after a failure there is none: what was to be there is not.
  */
 #ifdef __CUDACC__
 #define LAUNCH(queue, kernel, grid, block, shared, ...) \
     do { \
         const dim3 grid_ = grid; \
-        if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0) \
+        if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0 || (queue)->status) \
             break; \
         rt_keep(queue, rt_before_launch((const void *)(kernel), shared)); \
         (kernel)<<<grid_, block, shared, (cudaStream_t)rt_stream_of(queue)>>>(__VA_ARGS__); \
@@ -77,9 +78,8 @@ static inline void rt_keep(struct s2s_queue *queue, int status)
 #define LAUNCH(queue, kernel, grid, block, shared, ...) \
     do { \
         const dim3 grid_ = grid; \
-        if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0) \
+        if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0 || (queue)->status) \
             break; \
-        (void)(queue); \
         emu::launch(#kernel, kernel, grid_, block, shared, __VA_ARGS__); \
     } while (0)
 #endif

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/cuda.h"
 
@@ -87,19 +88,34 @@ static void table_free_host(struct s2s_queue *queue, void *ptr)
     rt_free_host(ptr);
 }
 
-static void table_copy_async(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
-{
-    rt_keep(queue, rt_copy(rt_stream_of(queue), dst, src, bytes));
-}
-
 static void table_sync(struct s2s_queue *queue)
 {
     rt_keep(queue, rt_stream_wait(rt_stream_of(queue)));
 }
 
-static void table_copy(struct s2s_queue *queue, void *dst, const void *src, size_t bytes)
+static void table_copy_in_async(struct s2s_queue *queue, void *dst, const void *host, size_t bytes)
 {
-    table_copy_async(queue, dst, src, bytes);
+    rt_keep(queue, rt_copy(rt_stream_of(queue), dst, host, bytes));
+}
+
+/* After a failure there is nothing to be had, and zeros do the least harm until it is seen. */
+static void table_copy_out_async(struct s2s_queue *queue, void *host, const void *src, size_t bytes)
+{
+    if (queue->status && bytes)
+        memset(host, 0, bytes);
+    else
+        rt_keep(queue, rt_copy(rt_stream_of(queue), host, src, bytes));
+}
+
+static void table_copy_in(struct s2s_queue *queue, void *dst, const void *host, size_t bytes)
+{
+    table_copy_in_async(queue, dst, host, bytes);
+    table_sync(queue);
+}
+
+static void table_copy_out(struct s2s_queue *queue, void *host, const void *src, size_t bytes)
+{
+    table_copy_out_async(queue, host, src, bytes);
     table_sync(queue);
 }
 
@@ -177,10 +193,10 @@ static struct s2s_kernels make_table(void)
     t.free = table_free;
     t.alloc_host = table_alloc_host;
     t.free_host = table_free_host;
-    t.copy_in = table_copy;
-    t.copy_out = table_copy;
-    t.copy_in_async = table_copy_async;
-    t.copy_out_async = table_copy_async;
+    t.copy_in = table_copy_in;
+    t.copy_out = table_copy_out;
+    t.copy_in_async = table_copy_in_async;
+    t.copy_out_async = table_copy_out_async;
     t.zero = table_zero;
     t.sync = table_sync;
     t.event_new = table_event_new;

@@ -9,12 +9,15 @@ out=build/visit
 rm -rf "$out"
 mkdir -p "$out/tree/bin" "$out/tree/lib" "$out/tree/data"
 cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tree/bin/"
+cp "$build"/tests/gpu/isa_test "$out/tree/bin/"
+[ ! -e "$build"/tests/gpu/attention_bench ] || cp "$build"/tests/gpu/attention_bench "$out/tree/bin/"
 for test in "$build"/tests/unit/kernels/*_test; do cp "$test" "$out/tree/bin/"; done
 # the closure of libraries; those of the C and C++ compilers are the other machine's own, which may be newer
 ldd "$out"/tree/bin/* | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
     while read -r lib; do cp -L "$lib" "$out/tree/lib/"; done
 strip --strip-debug "$out"/tree/bin/* "$out"/tree/lib/* 2>/dev/null || true
 python3 tests/gpu/data.py "$out/tree/data"
+"$build"/tests/gpu/isa_test_emu write "$out/tree/data/isa" >/dev/null
 (
     cd "$out/tree/data"
     "$top/$bin/s2s-pack" -q --ids small.jsonl --tokens 512 -o small.s2s

@@ -22,6 +22,10 @@ print("== phases")
 for line in lines("phases"):
     print(line)
 
+print("== instructions, and tiles of attention")
+print("\n".join([x for x in lines("isa.log") if not x.startswith("ok")][-8:]))
+print("\n".join(lines("attention-tiles.log")[-60:]))
+
 print("== cases of kernels, cuda")
 for name in sorted(os.listdir(logs)):
     if name.startswith("case-"):

@@ -54,9 +54,10 @@ phase machine 20 bash -c 'nvidia-smi; nvcc --version; ldd --version | head -1; n
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
 echo "GPU: $(nvidia-smi --query-gpu=name --format=csv,noheader | head -1), sm ${capability}"
 
+phase isa 20 "$bin/isa_test" check isa
 for test in "$bin"/*_test; do
     name=$(basename "$test")
-    case $name in count_test | profile_test | levels_test | list_test) continue ;; esac
+    case $name in count_test | profile_test | levels_test | list_test | isa_test) continue ;; esac
     phase "case-$name" 60 "${our[@]}" "$test"
 done
 
@@ -64,6 +65,7 @@ phase small-cpu 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-cpu"
 phase small-cuda 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-cuda" device=cuda
 phase small-again 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-again" device=cuda
 phase small-tf32 40 env S2S_TF32=1 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-tf32" device=cuda
+[ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
 phase bench 60 "${our[@]}" "$bin/gpu_bench" cuda
 S2S_TF32=1 steps long-tf32 60 10 long.yaml
 S2S_TF32=1 steps speech-tf32 60 10 speech.yaml

@@ -1,0 +1,48 @@
+# device: cuda, without a GPU: the messages, and whole steps over the emulated one.
+load common
+load train
+
+setup_tool() {
+    tiny_model '' 3 3 1
+    # what is nearly 0 is divided by eps: its sign would be that of round-off
+    sed -i 's/eps: 1.0e-8/eps: 1.0e-3/' r.yaml
+    export S2S_CUDA=$BUILD/libs2s-emu.so
+    case $S2S_CUDA in /*) ;; *) S2S_CUDA=$ROOT/$S2S_CUDA ;; esac
+}
+
+@test "device: cuda without its library is one message that says how to build it" {
+    S2S_CUDA=$PWD/absent.so exits 1 s2s-train -j1 r.yaml device=cuda
+    says 'device "cuda":'
+    says "make CUDA=1"
+    [ ! -e run/checkpoints ]
+}
+
+@test "device: cuda on several ranks is refused before a step" {
+    exits 1 mpirun_n 2 s2s-train -j1 r.yaml device=cuda mesh.dp=2
+    says "trains on one rank, and here are 2"
+}
+
+@test "an emulated GPU trains what the CPU trains" {
+    s2s-train -q -j1 r.yaml run=cpu
+    s2s-train -q -j1 r.yaml run=gpu device=cuda
+    paste -d' ' <(log cpu) <(log gpu) | awk '
+        function far(a, b) { return (a > b ? a - b : b - a) > 1e-5 * (a > 0 ? a : -a) }
+        $1 != $7 || $2 != $8 || $3 != $9 || far($4, $10) || far($5, $11) || $6 != $12 { print "differs: " $0; bad = 1 }
+        END { exit bad || NR != 3 }'
+}
+
+@test "a plan for a GPU needs none" {
+    exits 0 s2s-train plan r.yaml device=cuda
+    says "on cuda"
+}
+
+@test "an operation that is not on the GPU is named" {
+    sed 's/{llm: {config: llm.json}}/{llm: {config: moe.json}}/' r.yaml >moe.yaml
+    python3 -c '
+import json
+c = json.load(open("llm.json"))
+c.update(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False)
+json.dump(c, open("moe.json", "w"))'
+    exits 1 s2s-train -j1 moe.yaml device=cuda
+    says "is not on the GPU yet"
+}

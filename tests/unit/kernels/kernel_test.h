@@ -225,7 +225,8 @@ static inline const struct s2s_kernels *find_table(const struct test_table *tabl
         return NULL;
     if (!table->library)
         return table->kernels;
-    void *lib = dlopen(table->library, RTLD_NOW | RTLD_LOCAL);
+    const char *path = strcmp(table->name, "cuda") == 0 ? getenv("S2S_CUDA") : NULL;
+    void *lib = dlopen(path && *path ? path : table->library, RTLD_NOW | RTLD_LOCAL);
     give_kernels *give = lib ? (give_kernels *)dlsym(lib, "s2s_kernels_cuda") : NULL;
     const struct s2s_kernels *kernels = give ? give(sizeof *kernels) : NULL;
     if (!kernels) {

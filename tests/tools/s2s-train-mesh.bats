@@ -43,7 +43,6 @@ equal() {
         for key in "${mesh[@]}"; do
             value=${key##*=}
             case $key in mesh.tp=* | mesh.cp=* | mesh.dp=* | mesh.pp=*) ranks=$((ranks * value)) ;; esac
-            case $key in mesh.sequence_parallel=* | mesh.ep=* | mesh.etp=*) ;; *) ranks=$((ranks * value)) ;; esac
         done
         one=one.$(md5sum <<<"${how[*]}" | cut -c1-8)
         [ -d "$one" ] || s2s-train_on 1 "${how[@]}" run="$one"

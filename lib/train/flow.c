@@ -6,6 +6,7 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/nn/linear.h"
+#include "lib/train/split.h"
 
 enum { LIST = 8 }; /* messages of one exchange at most */
 
@@ -20,8 +21,10 @@ struct run {
 void s2s_flow_init(struct s2s_flow *flow, const struct s2s_model *model,
                    const struct s2s_stages *stages, const struct s2s_group *pp)
 {
+    const struct s2s_group *cp = model->par->cp;
     *flow = (struct s2s_flow){
         .model = model, .stages = stages, .pp = pp, .nothing = s2s_pack_join(NULL, 0)};
+    s2s_pack_split(flow->nothing, s2s_group_size(cp), s2s_group_rank(cp));
 }
 
 void s2s_flow_release(struct s2s_flow *flow)

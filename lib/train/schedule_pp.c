@@ -228,13 +228,15 @@ static int64_t most_in_flight(const struct maker *k)
     int64_t now = 0, most = 0;
     for (int64_t i = 0; i <= s->n_actions; i++) {
         const struct s2s_action *a = i > 0 ? &s->actions[i - 1] : NULL;
-        const bool goes = a && a->kind == S2S_ACTION_BACKWARD;
-        now += a && !goes && is_first(k, a->chunk);
-        now -= goes;
+        const bool back = a && a->kind == S2S_ACTION_BACKWARD,
+                   ends = a && k->p->forward_only && is_last(k, a->chunk);
+        now += a && !back && is_first(k, a->chunk);
+        most = now > most ? now : most;
+        now -= back || ends;
         for (int64_t j = s->list[i]; j < s->list[i + 1]; j++)
             now += !s->messages[j].send && !s->messages[j].gradient;
         most = now > most ? now : most;
-        now -= a && k->p->forward_only;
+        now -= a && k->p->forward_only && !ends;
     }
     return most;
 }

@@ -17,9 +17,15 @@ struct team {
     struct s2s_group group[TEAM_MAX];
     const void *buf[TEAM_MAX];
     const int64_t *counts[TEAM_MAX];
-    const struct s2s_transfer *lists[TEAM_MAX];
-    int n_messages[TEAM_MAX];
     int calls[TEAM_MAX]; /* collectives of each rank */
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    /* messages from one rank to another, in order: how many were sent and taken, and where the
+     * last one sent is */
+    struct team_link {
+        int64_t n_sent, n_taken;
+        const struct s2s_transfer *sent;
+    } links[TEAM_MAX][TEAM_MAX];
 };
 
 static void team_meet(const struct s2s_group *g, const void *buf, const int64_t *counts)
@@ -94,34 +100,63 @@ static void team_all_to_all(const struct s2s_group *g, struct s2s_queue *queue, 
     team_part(g);
 }
 
-/* The number-th message that a list sends to, or receives from, a peer; NULL: it has none. */
-static const struct s2s_transfer *team_message(const struct s2s_transfer *list, int n, bool send,
-                                               int peer, int number)
+/* A message of the list whose turn it is; a length that differs ends the test. */
+static bool team_post(const struct s2s_group *g, const struct s2s_transfer *t)
 {
-    for (int i = 0; i < n; i++)
-        if (list[i].send == send && list[i].peer == peer && number-- == 0)
-            return &list[i];
-    return NULL;
+    struct team *team = g->impl;
+    struct team_link *link =
+        t->send ? &team->links[g->rank][t->peer] : &team->links[t->peer][g->rank];
+    if (t->send ? link->n_sent > link->n_taken : link->n_sent == link->n_taken)
+        return false;
+    if (t->send) {
+        link->sent = t;
+        link->n_sent++;
+        return true;
+    }
+    if (link->sent->n != t->n || link->sent->dtype != t->dtype)
+        S2S_BUG("rank %d sends nothing like what rank %d expects", t->peer, g->rank);
+    if (t->n > 0)
+        memcpy(t->buf, link->sent->buf, (size_t)t->n * s2s_dtype_size(t->dtype));
+    link->n_taken++;
+    return true;
 }
 
+/* Whether everything that this rank sent was taken. */
+static bool team_delivered(const struct s2s_group *g)
+{
+    const struct team *team = g->impl;
+    for (int r = 0; r < g->size; r++)
+        if (team->links[g->rank][r].n_sent > team->links[g->rank][r].n_taken)
+            return false;
+    return true;
+}
+
+/* Ends when all was received and all that was sent was taken, as an MPI without buffers would. */
 static void team_exchange(const struct s2s_group *g, struct s2s_queue *queue,
                           const struct s2s_transfer *list, int n)
 {
     struct team *team = g->impl;
-    team->lists[g->rank] = list;
-    team->n_messages[g->rank] = n;
-    team_meet(g, NULL, NULL);
-    for (int r = 0; r < g->size; r++) {
-        const struct s2s_transfer *to, *from;
-        for (int i = 0; (to = team_message(list, n, false, r, i)); i++) {
-            from = team_message(team->lists[r], team->n_messages[r], true, g->rank, i);
-            if (!from || from->n != to->n)
-                S2S_BUG("rank %d sends nothing like message %d to rank %d", r, i, g->rank);
-            if (to->n > 0)
-                memcpy(to->buf, from->buf, (size_t)to->n * sizeof(float));
+    bool done[32] = {false};
+    int left = n;
+    pthread_mutex_lock(&team->lock);
+    team->calls[g->rank]++;
+    while (left > 0 || !team_delivered(g)) {
+        bool blocked[2][TEAM_MAX] = {{false}}; /* messages between two ranks keep their order */
+        const int before = left;
+        for (int i = 0; i < n; i++) {
+            bool *is_blocked = &blocked[list[i].send][list[i].peer];
+            if (done[i] || *is_blocked)
+                continue;
+            done[i] = team_post(g, &list[i]);
+            *is_blocked = !done[i];
+            left -= done[i];
         }
+        if (left < before)
+            pthread_cond_broadcast(&team->change);
+        else
+            pthread_cond_wait(&team->change, &team->lock);
     }
-    team_part(g);
+    pthread_mutex_unlock(&team->lock);
 }
 
 /* Complete at once. */
@@ -167,6 +202,8 @@ static inline void team_run(struct team *team, int size,
     struct team_member members[TEAM_MAX];
     *team = (struct team){.calls = {0}};
     pthread_barrier_init(&team->barrier, NULL, (unsigned)size);
+    pthread_mutex_init(&team->lock, NULL);
+    pthread_cond_init(&team->change, NULL);
     for (int r = 0; r < size; r++) {
         team->group[r] = (struct s2s_group){"tp", size, r, &team_ops, team};
         members[r] = (struct team_member){team, &team->group[r], run, ctx};
@@ -175,6 +212,8 @@ static inline void team_run(struct team *team, int size,
     for (int r = 0; r < size; r++)
         pthread_join(threads[r], NULL);
     pthread_barrier_destroy(&team->barrier);
+    pthread_mutex_destroy(&team->lock);
+    pthread_cond_destroy(&team->change);
 }
 
 #endif

@@ -421,6 +421,17 @@ const struct s2s_rule rules_trn[] = {
         .source = "doc/RECIPE.md",
     },
     {
+        .id = "S2S-TRN-011",
+        .dialects = S2S,
+        .severity = ERROR,
+        .when = "cp_comm not in ('all_gather', 'a2a', 'p2p')",
+        .at = "cp_comm",
+        .message = "cp_comm '{cp_comm}' is none of all_gather, a2a and p2p",
+        .fix = "use all_gather, a2a (both numbers of heads divide by cp) or p2p (a ring)",
+        .why = "Names are compared as they are written.",
+        .source = "doc/RECIPE.md",
+    },
+    {
         .id = "S2S-TRN-012",
         .dialects = S2S,
         .severity = WARNING,

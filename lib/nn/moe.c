@@ -120,7 +120,7 @@ struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *la
 {
     const struct s2s_par *par = layer->par;
     const struct s2s_nn_tp region = {s2s_group_size(par->etp) > 1 ? par->etp : NULL, par->sp};
-    struct s2s_tensor *logits = s2s_op_linear(tape, x, layer->gate->tensor, NULL);
+    struct s2s_tensor *logits = s2s_op_logits(tape, x, layer->gate->tensor);
     if (balance)
         logits = s2s_op_balance(tape, logits, &layer->router, balance);
     /* what ranks of etp pass back to x and to the weights are parts of a sum */

@@ -127,6 +127,7 @@ static const char *const keys[] = {
     "train.eval_every",
     "train.log_every",
     "train.recompute",
+    "train.precision",
     "train.token_dropout",
     "train.spec_augment.freq_masks",
     "train.spec_augment.freq_width",

@@ -96,15 +96,31 @@ static void linear_backward_bias(struct s2s_tape *tape, struct s2s_tensor *b,
     s2s_tape_scratch_end(tape);
 }
 
+/* The gradient of an output in the type of a matrix that it is multiplied with (those of logits are
+ * F32), until s2s_tape_scratch_end. */
+static struct s2s_mat as_factor(struct s2s_tape *tape, const struct s2s_tensor *dy,
+                                enum s2s_dtype dtype)
+{
+    if (dy->dtype == dtype)
+        return s2s_tensor_mat(dy);
+    struct s2s_tensor copy = *dy;
+    copy.dtype = dtype;
+    copy.row_stride = s2s_tensor_cols(dy);
+    copy.data = s2s_tape_scratch(tape, (size_t)s2s_tensor_numel(dy) * s2s_dtype_size(dtype));
+    s2s_tensor_copy(&copy, dy);
+    return s2s_tensor_mat(&copy);
+}
+
 static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
     struct s2s_tensor *x = node->in[0], *w = node->in[1], *b = node->in[2];
     const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    const struct s2s_mat factor = as_factor(tape, dy, w->dtype);
     int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_cols(dy);
     bool accumulate;
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
     if (dx)
-        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(dy),
+        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = factor,
                                                                       .b = s2s_tensor_mat(w),
                                                                       .c = s2s_tensor_mat(dx),
                                                                       .m = t,
@@ -114,7 +130,7 @@ static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
                                                                       .accumulate = accumulate});
     struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate);
     if (dw)
-        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(dy),
+        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = factor,
                                                                       .b = s2s_tensor_mat(x),
                                                                       .c = s2s_tensor_mat(dw),
                                                                       .m = out,
@@ -123,6 +139,7 @@ static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
                                                                       .trans_a = true,
                                                                       .alpha = 1,
                                                                       .accumulate = accumulate});
+    s2s_tape_scratch_end(tape);
     linear_backward_bias(tape, b, dy);
 }
 

@@ -198,6 +198,17 @@ static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
     return 0;
 }
 
+/* Named as Lightning and NeMo name it. */
+static int read_precision(struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const char *const names[] = {"fp32", "bf16-mixed", NULL};
+    static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16};
+    int choice, rc = s2s_conf_get_choice_or(&choice, r->conf, "train.precision", names, 0, err);
+    if (rc == 0)
+        r->dtype = dtypes[choice];
+    return rc;
+}
+
 static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *c = r->conf;
@@ -224,7 +235,8 @@ static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
     }
     int rc = s2s_conf_get_f64_or(&r->max_seconds, c, "train.max_seconds", 0, err);
     if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->resume, c, "checkpoint.resume", true, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&r->recompute, c, "train.recompute", false, err)) < 0)
+        (rc = s2s_conf_get_bool_or(&r->recompute, c, "train.recompute", false, err)) < 0 ||
+        (rc = read_precision(r, err)) < 0)
         return rc;
     if (!(r->max_seconds >= 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.max_seconds"),

@@ -60,6 +60,7 @@ struct s2s_recipe {
     int64_t packs_per_step, packs_per_microbatch, eval_every, log_every;
     bool augment;
     bool recompute;
+    enum s2s_dtype dtype; /* of activations and of the weights that layers use */
     struct s2s_spec_augment spec_augment;
     double token_dropout;
     int64_t ckpt_every, ckpt_keep;

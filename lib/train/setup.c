@@ -94,7 +94,11 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,
 {
     const struct s2s_comm *pp = layout->comms[S2S_AXIS_PP];
     *b = (struct s2s_bundle){.device = device};
-    int rc = open_model(b, r, &layout->par, head, err);
+    int rc = s2s_device_work_in(device, r->dtype, err);
+    if (rc < 0)
+        s2s_error_add(err, rc, "train.precision");
+    if (rc == 0)
+        rc = open_model(b, r, &layout->par, head, err);
     if (rc == 0)
         rc = make_groups(b, r, err);
     if (rc == 0)

@@ -260,6 +260,9 @@ mesh.pp=4 | s.yaml model.encoder.batch_norm=batch train.packs_per_step=4 train.p
 mesh.pp=2 mesh.vpp=2 | s.yaml train.packs_per_step=4 train.recompute=true
 mesh.pp=2 | s.yaml model.encoder.freeze=true model.llm.freeze=true
 mesh.pp=4 | s.yaml model.encoder.freeze=true model.projection.freeze=true model.freeze=["*embed*","*layers.[012].*"]
+LINES
+}
+
 @test "ep: ranks have experts each and send each other rows" {
     equal <<'LINES'
 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe

@@ -167,10 +167,12 @@ weights_of() {
 }
 
 @test "a run goes on on another mesh" {
-    s2s-train_on 1 r.yaml run=one
-    s2s-train_on 2 r.yaml run=two train.steps=2 mesh.tp=2 mesh.sequence_parallel=true
-    s2s-train_on 1 r.yaml run=two train.steps=3
-    s2s-train_on 4 r.yaml run=two mesh.tp=2 mesh.dp=2
+    # a vocabulary of 131
+    model=model.path=$ROOT/tests/oracle/models/llama_gqa_untied
+    s2s-train_on 1 p.yaml "$model" run=one
+    s2s-train_on 2 p.yaml "$model" run=two train.steps=2 mesh.tp=2 mesh.sequence_parallel=true
+    s2s-train_on 1 p.yaml "$model" run=two train.steps=3
+    s2s-train_on 4 p.yaml "$model" run=two mesh.tp=2 mesh.dp=2
     python3 "$ROOT/tests/tools/mesh_equal.py" one two
     # tensors have the shapes of one process, whoever wrote them
     shapes() { s2s-ckpt ls --json "$1/checkpoints" | grep -o '"name": "[^"]*"\|"shape": \[[^]]*\]' | sort; }

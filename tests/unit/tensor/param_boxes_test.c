@@ -32,6 +32,9 @@ static const struct layout {
     {{2, 0}, {2, 4}, 3, {8, 6, 6}},
     {{1, 2}, {3, 2}, 2, {3, 9}},
     {{1, 0}, {1, 2}, 2, {3, 9}}, /* parts of what is not cut */
+    {{1, 0}, {5, 1}, 0, {0}},    /* from here on ranks have unequal parts */
+    {{2, 1}, {3, 5}, 0, {0}},
+    {{1, 0}, {2, 1}, 3, {3, 4, 5}},
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -57,6 +60,7 @@ static struct cut *cut_open(const struct layout *l, int tp, int ep)
         .shape = {8, 12, 20},
         .cuts = {{S2S_AXIS_TP, l->dims[0], &c->tp}, {S2S_AXIS_EP, l->dims[1], &c->ep}},
         .n_parts = l->n_parts,
+        .flags = S2S_PARAM_UNEVEN,
         .init = {S2S_INIT_NORMAL, 0.5}};
     memcpy(spec.parts, l->parts, sizeof spec.parts);
     c->param = s2s_params_add(c->params, &spec);
@@ -76,12 +80,16 @@ static int64_t owner(const struct layout *l, int cut, int64_t i, int64_t *local)
     const int64_t all[] = {shape[l->dims[cut]]};
     const int64_t *parts = cut == 0 && l->n_parts ? l->parts : all;
     const int64_t ranks = l->ranks[cut];
-    int64_t before = 0;
+    int64_t rank = 0;
     int k = 0;
     for (; i >= parts[k]; i -= parts[k++])
-        before += parts[k] / ranks;
-    *local = before + i % (parts[k] / ranks);
-    return i / (parts[k] / ranks);
+        ;
+    while (i >= parts[k] * (rank + 1) / ranks)
+        rank++;
+    *local = i - parts[k] * rank / ranks;
+    for (int before = 0; before < k; before++)
+        *local += parts[before] * (rank + 1) / ranks - parts[before] * rank / ranks;
+    return rank;
 }
 
 /* Local index of a global element on rank (tp, ep); -1: it is another's. Thought anew, without
@@ -105,14 +113,17 @@ static void on_all_ranks(void (*check)(const struct layout *, struct cut *, int 
     struct cut *one = cut_open(&layouts[0], 0, 0);
     s2s_params_init(one->params, 3);
     s2s_param_get(one->param, whole);
-    for (int k = 0; k < N_LAYOUTS; k++)
+    for (int k = 0; k < N_LAYOUTS; k++) {
+        int64_t n_of_all = 0;
         for (int tp = 0; tp < layouts[k].ranks[0]; tp++)
             for (int ep = 0; ep < layouts[k].ranks[1]; ep++) {
                 struct cut *c = cut_open(&layouts[k], tp, ep);
-                assert_int_equal(c->param->numel, N / layouts[k].ranks[0] / layouts[k].ranks[1]);
+                n_of_all += c->param->numel;
                 check(&layouts[k], c, tp, ep, whole);
                 cut_close(c);
             }
+        assert_int_equal(n_of_all, N);
+    }
     cut_close(one);
 }
 

@@ -213,7 +213,7 @@ assert s["total"] == m["sum"] > 0'
     says "on cpu with"
     (cat r.yaml && echo 'device: cpux') >d.yaml
     exits 1 s2s-train d.yaml
-    says "d.yaml:9:9: device: expected one of cpu, found 'cpux'"
+    says "d.yaml:9:9: device: expected one of cpu, cuda, found 'cpux'"
     exits 0 s2s-check d.yaml
     (cat r.yaml && echo 'devices: cpu') >e.yaml
     exits 1 s2s-check e.yaml

@@ -293,5 +293,6 @@ mesh.cp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
 mesh.pp=2 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe model.freeze=["*.experts.*","*embed*"]
 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 model.freeze=["*attn*","*norm*","*embed*","*gate*"]
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/qwen3_moe mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.01
 LINES
 }

@@ -457,6 +457,7 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     /* one sequence goes on where its cache ends */
     const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
     shared->tp = pass->tp;
+    shared->balance = m->config.moe.options.router.n_experts ? model_balance(pass, n_rows) : NULL;
     shared->cp = model_spans_cp(model, pass, n_rows);
     if (n_rows > batch->n_tokens) {
         prepare_rows(shared, m, pass, n_rows);
@@ -474,16 +475,16 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 {
     const struct layer *layer = ctx->block->impl;
     const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
-    const struct s2s_nn_tp *tp = &((const struct s2s_nn_batch *)ctx->shared)->tp;
+    const struct s2s_nn_batch *shared = ctx->shared;
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];
     s2s_tape_layer(tape, "%s.self_attn", place);
     struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
-    x = s2s_nn_attention(tape, &layer->attention, x, ctx->shared, &cache);
+    x = s2s_nn_attention(tape, &layer->attention, x, shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
-    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, x, NULL)
-                      : s2s_nn_mlp(tape, &layer->mlp, tp, x);
+    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, x, shared->balance)
+                      : s2s_nn_mlp(tape, &layer->mlp, &shared->tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);
 }

@@ -89,6 +89,14 @@ struct s2s_block_watch {
     void (*enter_backward)(void *ctx, int block), (*leave_backward)(void *ctx, int block);
 };
 
+/* Losses that keep the load of experts even, in the gradients of a backward (s2s_op_balance): each
+ * layer's are sums over rows, as the loss is one over labels, and take the same seed. */
+struct s2s_model_balance {
+    double balance, square; /* factors */
+    bool by_sequence;       /* even in each sequence; else in the microbatch */
+    double *losses;         /* [3] device memory, added to; NULL: not wanted */
+};
+
 /* What is asked of a forward pass, and what came out: tensors of the tape. */
 struct s2s_forward {
     double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
@@ -98,7 +106,8 @@ struct s2s_forward {
     bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
     struct s2s_decode *decode; /* NULL, or what one sequence has seen so far: the batch continues
                                   it, on a tape that does not record */
-    struct s2s_encoder_trace *trace; /* NULL, or to be filled in */
+    struct s2s_encoder_trace *trace;         /* NULL, or to be filled in */
+    const struct s2s_model_balance *balance; /* NULL, or what is asked of mixtures of experts */
 
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
     struct s2s_tensor *hits;    /* F64 scalar */

@@ -1,10 +1,13 @@
 /* Mixtures of experts in config.json. */
 #include "lib/model/moe.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/error.h"
+#include "lib/base/mem.h"
 #include "lib/conf/conf.h"
+#include "lib/model/model.h"
 
 static const struct s2s_nn_moe_names mixtral_names = {.gate = "gate",
                                                       .experts = "experts",
@@ -160,4 +163,44 @@ bool model_is_sparse(const struct model_moe *moe, int64_t layer)
             return false;
     }
     return true;
+}
+
+/* ---- the load ---- */
+
+/* Of each slot its sequence, or 0; -1 where there is no token. */
+static int32_t *find_segments(const struct s2s_batch *batch, bool by_sequence, int64_t n_rows)
+{
+    int32_t *segments = s2s_xmalloc((size_t)(n_rows + 1) * sizeof *segments);
+    for (int64_t i = 0; i < n_rows; i++)
+        segments[i] = -1;
+    for (int64_t s = 0; s < batch->n_seqs; s++) {
+        const int64_t begin = batch->cu_seqlens[s];
+        const int64_t end = batch->seq_lens ? begin + batch->seq_lens[s] : batch->cu_seqlens[s + 1];
+        for (int64_t i = begin; i < end; i++)
+            if (batch->input_ids[i] >= 0)
+                segments[i] = by_sequence ? (int32_t)s : 0;
+    }
+    return segments;
+}
+
+const struct s2s_balance *model_balance(const struct s2s_pass *pass, int64_t n_rows)
+{
+    const struct s2s_model_balance *asked = pass->fwd->balance;
+    const struct s2s_batch *batch = pass->batch;
+    const struct s2s_nn_tp *tp = &pass->tp;
+    if (!asked)
+        return NULL;
+    const int64_t n = tp->sp ? n_rows / s2s_group_size(tp->group) : n_rows,
+                  begin = tp->sp ? n * s2s_group_rank(tp->group) : 0;
+    int32_t *segments = find_segments(batch, asked->by_sequence, n_rows);
+    struct s2s_balance *balance = s2s_tape_host_alloc(pass->tape, sizeof *balance);
+    *balance =
+        (struct s2s_balance){.segments = s2s_tape_upload_i32(pass->tape, segments + begin, n),
+                             .n_segments = asked->by_sequence ? batch->n_seqs : 1,
+                             .balance = (float)(asked->balance * pass->fwd->seed),
+                             .square = (float)(asked->square * pass->fwd->seed),
+                             .group = pass->model->par->tokens,
+                             .losses = asked->losses};
+    free(segments);
+    return balance;
 }

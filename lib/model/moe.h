@@ -5,6 +5,7 @@
 #include "lib/nn/moe.h"
 
 struct s2s_conf;
+struct s2s_pass;
 struct s2s_error;
 
 struct model_moe {
@@ -24,6 +25,9 @@ enum model_moe_family { MODEL_MIXTRAL, MODEL_QWEN3_MOE };
  */
 int model_read_moe(struct model_moe *moe, enum model_moe_family family, const struct s2s_conf *conf,
                    int64_t width, enum s2s_act act, struct s2s_error *err);
+/* What the pass asks of the load, over the n_rows rows inside of regions: in the memory of its
+ * tape; NULL: nothing. Slots of padding do not count. */
+const struct s2s_balance *model_balance(const struct s2s_pass *pass, int64_t n_rows);
 bool model_is_sparse(const struct model_moe *moe, int64_t layer);
 
 #endif

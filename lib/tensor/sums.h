@@ -14,7 +14,7 @@
 struct s2s_error;
 struct s2s_sums;
 
-enum { S2S_SUMS_MAX = 4 };
+enum { S2S_SUMS_MAX = 8 };
 
 /* n sums, all 0. */
 struct s2s_sums *s2s_sums_new(struct s2s_device *device, int n);

@@ -215,8 +215,10 @@ static void forward(struct run *r, const struct s2s_action *a)
     struct s2s_lane *lane =
         stage == 0 ? take_lane(r, a->chunk, a->microbatch) : find_lane(r, a->chunk, a->microbatch);
     struct s2s_tensor *in[S2S_BLOCK_TENSORS] = {lane->in}, *out[S2S_BLOCK_TENSORS];
-    lane->fwd =
-        (struct s2s_forward){.seed = o->seed, .recompute = o->recompute, .want_hits = o->want_hits};
+    lane->fwd = (struct s2s_forward){.seed = o->seed,
+                                     .recompute = o->recompute,
+                                     .want_hits = o->want_hits,
+                                     .balance = o->balance};
     struct s2s_pass *pass =
         s2s_model_prepare(r->flow->model, lane->tape, batch_of(r, a->microbatch), &lane->fwd);
     s2s_model_run(pass, bounds[stage], bounds[stage + 1], in, out);

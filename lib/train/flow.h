@@ -63,6 +63,7 @@ struct s2s_flow_options {
     int64_t n_packs;
     double seed; /* of struct s2s_forward, as what follows */
     bool recompute, want_hits;
+    const struct s2s_model_balance *balance;
     bool forward_only;
     bool records;                /* what is computed is recorded, also if no backward follows */
     struct s2s_running *running; /* NULL, or what batch norms leave their statistics in */

@@ -209,6 +209,30 @@ static int read_precision(struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
+/* In Megatron's words. */
+static int read_balance(struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const char *const types[] = {"aux_loss", "seq_aux_loss", NULL};
+    const struct {
+        double *out;
+        const char *key;
+    } factors[] = {{&r->balance.balance, "train.moe_aux_loss_coeff"},
+                   {&r->balance.square, "train.moe_z_loss_coeff"}};
+    int type;
+    for (int i = 0; i < 2; i++) {
+        int rc = s2s_conf_get_f64_or(factors[i].out, r->conf, factors[i].key, 0, err);
+        if (rc < 0)
+            return rc;
+        if (!(*factors[i].out >= 0 && *factors[i].out < 1e30))
+            return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, factors[i].key),
+                                  "expected a factor of at least 0, found %g", *factors[i].out);
+    }
+    int rc = s2s_conf_get_choice_or(&type, r->conf, "train.moe_router_load_balancing_type", types,
+                                    0, err);
+    r->balance.by_sequence = rc == 0 && type == 1;
+    return rc;
+}
+
 static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *c = r->conf;
@@ -289,7 +313,8 @@ int s2s_recipe_take(struct s2s_recipe *r, struct s2s_conf *conf, char *const *ov
         rc = s2s_conf_override(r->conf, overrides[i], err);
     if (rc < 0 || (rc = read_run(r, err)) < 0 || (rc = read_model(r, err)) < 0 ||
         (rc = read_data(r, err)) < 0 || (rc = read_mesh(r, err)) < 0 ||
-        (rc = read_loop(r, err)) < 0 || (rc = read_optimizer(r, err)) < 0)
+        (rc = read_loop(r, err)) < 0 || (rc = read_balance(r, err)) < 0 ||
+        (rc = read_optimizer(r, err)) < 0)
         s2s_recipe_release(r);
     return rc < 0 ? rc : 0;
 }

@@ -8,6 +8,7 @@
 
 #include "lib/audio/augment.h"
 #include "lib/mesh/mesh.h"
+#include "lib/model/model.h"
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
 #include "lib/train/buckets.h"
@@ -60,7 +61,8 @@ struct s2s_recipe {
     int64_t packs_per_step, packs_per_microbatch, eval_every, log_every;
     bool augment;
     bool recompute;
-    enum s2s_dtype dtype; /* of activations and of the weights that layers use */
+    enum s2s_dtype dtype;             /* of activations and of the weights that layers use */
+    struct s2s_model_balance balance; /* factors of losses of mixtures of experts; 0: none */
     struct s2s_spec_augment spec_augment;
     double token_dropout;
     int64_t ckpt_every, ckpt_keep;

@@ -112,9 +112,12 @@ int s2s_runlog_add(struct s2s_runlog *log, const struct s2s_runlog_step *l, stru
     fprintf(log->file,
             "{\"step\": %lld, \"samples\": %lld, \"tokens\": %lld, \"loss\": %.9g, "
             "\"grad_norm\": %.9g, \"lr\": %.9g, \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
-            "\"peak_bytes\": %lld}\n",
+            "\"peak_bytes\": %lld",
             (long long)l->step, (long long)l->samples, (long long)l->tokens, l->loss, l->grad_norm,
             l->lr, l->tokens_per_s, l->step_s, (long long)l->peak_bytes);
+    if (l->balanced)
+        fprintf(log->file, ", \"moe_balance\": %.9g, \"moe_z\": %.9g", l->balance, l->square);
+    fprintf(log->file, "}\n");
     int rc = finish_line(log->file, log->path, err);
     return rc < 0 ? rc
                   : s2s_events_add(log->events, l->step, tags, values,

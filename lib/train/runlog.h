@@ -16,6 +16,8 @@ struct s2s_runlog;
 struct s2s_runlog_step {
     int64_t step, samples, tokens; /* samples and tokens since the run began */
     double loss, grad_norm, lr, tokens_per_s, step_s;
+    bool balanced;          /* the next two are there */
+    double balance, square; /* of mixtures of experts */
     int64_t peak_bytes;
 };
 

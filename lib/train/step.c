@@ -7,7 +7,9 @@
 #include "lib/base/base.h"
 
 /* ONCE: squares of gradients that all ranks of tp have */
-enum { LOSS, ONCE, CUT, EXPERT, N_SUMS };
+enum { LOSS, ONCE, CUT, EXPERT, BALANCE, SQUARE, ROUTED, N_SUMS };
+
+enum { N_BALANCE = 3 }; /* losses of struct s2s_model_balance */
 
 /* What the parts of one step share. */
 struct step {
@@ -35,6 +37,7 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                               .model = model,
                               .optim = optim,
                               .buckets = options->buckets,
+                              .balance = options->balance,
                               .recompute = options->recompute};
     /* the other ranks wait for one that has no memory left */
     device->fail = end_job;
@@ -52,6 +55,8 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
     side->sums = s2s_sums_new(device, N_SUMS);
     s2s_arena_init(&side->results, device, 1);
     side->squares = s2s_arena_alloc(&side->results, S2S_CLASSES * sizeof *side->squares);
+    side->balance.losses =
+        s2s_arena_alloc(&side->results, N_BALANCE * sizeof *side->balance.losses);
 }
 
 void s2s_side_release(struct s2s_side *side)
@@ -92,6 +97,11 @@ static void count_labels(struct step *s)
     s->result->labels = n;
 }
 
+static bool is_balanced(const struct s2s_side *side)
+{
+    return side->balance.balance > 0 || side->balance.square > 0;
+}
+
 static void begin(struct step *s)
 {
     const struct s2s_pipeline pipeline =
@@ -100,6 +110,10 @@ static void begin(struct step *s)
     s2s_buckets_begin(s->side->buckets);
     if (s->side->running)
         s2s_running_begin(s->side->running, pipeline.n_microbatches);
+    if (is_balanced(s->side))
+        s->side->model->params->device->kernels->zero(&s->side->model->params->device->queue,
+                                                      s->side->balance.losses,
+                                                      N_BALANCE * sizeof *s->side->balance.losses);
 }
 
 /* ---- actions ---- */
@@ -127,6 +141,8 @@ static void run_actions(struct step *s)
                                           .n_packs = s->data->n_microbatches,
                                           .seed = 1.0 / (double)s->result->labels,
                                           .recompute = s->side->recompute,
+                                          .balance =
+                                              is_balanced(s->side) ? &s->side->balance : NULL,
                                           .running = s->side->running,
                                           .begins = begin_action,
                                           .seen = add_loss,
@@ -179,6 +195,15 @@ static double norm_over_ranks(const struct s2s_side *side, const double sums[N_S
     return sqrt(all);
 }
 
+/* Ranks of tp that see the same tokens count all of it as often. */
+static void share_balance(struct step *s, double losses[N_BALANCE])
+{
+    s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), losses, N_BALANCE, S2S_F64, S2S_GROUP_SUM);
+    s->result->balanced = losses[2] > 0;
+    s->result->balance = losses[2] > 0 ? losses[0] / losses[2] : 0;
+    s->result->square = losses[2] > 0 ? losses[1] / losses[2] : 0;
+}
+
 /* Losses and the norm of the gradients, in the one wait of the step. */
 static void read_results(struct step *s)
 {
@@ -198,9 +223,15 @@ static void read_results(struct step *s)
         square.data = side->squares + c;
         s2s_sums_add(side->sums, sum_of[c], &square);
     }
+    for (int i = 0; i < N_BALANCE && is_balanced(side); i++) {
+        square.data = side->balance.losses + i;
+        s2s_sums_add(side->sums, BALANCE + i, &square);
+    }
     if (s2s_sums_read(side->sums, sums, &err) < 0)
         s2s_mesh_fail(side->mesh, &err);
     s->loss = sums[LOSS];
+    if (is_balanced(side))
+        share_balance(s, sums + BALANCE);
     s->result->grad_norm = norm_over_ranks(side, sums);
 }
 

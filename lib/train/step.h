@@ -23,20 +23,22 @@ struct s2s_side {
     const struct s2s_layout *layout;
     struct s2s_model *model;
     struct s2s_optim *optim;
-    struct s2s_buckets *buckets; /* of the gradients */
-    struct s2s_flow flow;        /* the microbatches of a step, on their tapes */
-    struct s2s_stages whole;     /* of a model that is no part of a pipeline */
-    struct s2s_running *running; /* NULL: batch norms use their running statistics */
-    struct s2s_sums *sums;       /* what a step reads back, at once */
-    struct s2s_arena results;    /* device memory of the next */
-    double *squares;             /* [S2S_CLASSES] of the gradients */
+    struct s2s_buckets *buckets;      /* of the gradients */
+    struct s2s_flow flow;             /* the microbatches of a step, on their tapes */
+    struct s2s_stages whole;          /* of a model that is no part of a pipeline */
+    struct s2s_running *running;      /* NULL: batch norms use their running statistics */
+    struct s2s_sums *sums;            /* what a step reads back, at once */
+    struct s2s_arena results;         /* device memory of the next */
+    double *squares;                  /* [S2S_CLASSES] of the gradients */
+    struct s2s_model_balance balance; /* of mixtures of experts; factors of 0: nothing is asked */
     bool recompute;
 };
 
 struct s2s_side_options {
     const struct s2s_layout *layout;
-    struct s2s_buckets *buckets;     /* taken; NULL: the default ones */
-    const struct s2s_stages *stages; /* of the model, on the layout's pp; NULL: all is here */
+    struct s2s_buckets *buckets;      /* taken; NULL: the default ones */
+    const struct s2s_stages *stages;  /* of the model, on the layout's pp; NULL: all is here */
+    struct s2s_model_balance balance; /* factors; losses is the side's */
     bool recompute, batch_norm_batch;
 };
 
@@ -55,6 +57,8 @@ struct s2s_step_options {
 struct s2s_step_result {
     double loss; /* mean over the labels of the global batch */
     double grad_norm, lr;
+    bool balanced;          /* something was asked of mixtures of experts: */
+    double balance, square; /* means over layers and tokens of the losses without their factors */
     int64_t samples, tokens, labels; /* of the global batch */
     int64_t peak_bytes;              /* of the rank that has most */
 };

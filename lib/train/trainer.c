@@ -142,6 +142,7 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     const struct s2s_side_options side = {.layout = &t->layout,
                                           .buckets = buckets,
                                           .stages = &t->bundle.stages,
+                                          .balance = recipe->balance,
                                           .recompute = recipe->recompute,
                                           .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);
@@ -397,6 +398,9 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
                                          .loss = result.loss,
                                          .grad_norm = result.grad_norm,
                                          .lr = result.lr,
+                                         .balanced = result.balanced,
+                                         .balance = result.balance,
+                                         .square = result.square,
                                          .tokens_per_s = (double)result.tokens / step_s,
                                          .step_s = step_s,
                                          .peak_bytes = result.peak_bytes};

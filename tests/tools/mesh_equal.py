@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-LOSS, NORM, MOMENT, WEIGHT = (0,) * 4 if os.environ.get("BITS") else (2e-7, 1e-6, 5e-8, 5e-6)
+LOSS, NORM, MOMENT, WEIGHT, BALANCE = (0,) * 5 if os.environ.get("BITS") else (2e-7, 1e-6, 5e-8, 5e-6, 1e-6)
 
 
 def log(run):
@@ -28,6 +28,10 @@ def main():
             assert x[key] == y[key], (key, x, y)
         for key in ("loss", "grad_norm"):
             worst[key] = max(worst[key], abs(x[key] - y[key]) / abs(x[key]))
+        for key in ("moe_balance", "moe_z"):
+            assert (key in x) == (key in y), key
+            if key in x:
+                worst[key] = max(worst.get(key, 0), abs(x[key] - y[key]) / max(abs(x[key]), 1e-30))
     norm = max(x["grad_norm"] for x in a)
     diff = subprocess.run(["s2s-ckpt", "diff", "--json", one + "/checkpoints", mesh + "/checkpoints"],
                           capture_output=True, text=True)
@@ -41,7 +45,8 @@ def main():
             worst["m"] = max(worst["m"], far / norm)
         else:
             worst["weight"] = max(worst["weight"], far)
-    bounds = {"loss": LOSS, "grad_norm": NORM, "m": MOMENT, "v": MOMENT, "weight": WEIGHT}
+    bounds = {"loss": LOSS, "grad_norm": NORM, "m": MOMENT, "v": MOMENT, "weight": WEIGHT, "moe_balance": BALANCE,
+              "moe_z": BALANCE}
     print(mesh, *("%s %.1e" % item for item in worst.items()))
     bad = [key for key in worst if not worst[key] <= bounds[key]]
     assert not bad, bad

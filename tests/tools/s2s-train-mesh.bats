@@ -296,3 +296,21 @@ mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 model.f
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/qwen3_moe mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.01
 LINES
 }
+
+@test "ep: losses of balance are one process', in the gradients and in the log" {
+    equal <<'LINES'
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/qwen3_moe data.train=[odd.s2s] train.packs_per_microbatch=2 train.moe_aux_loss_coeff=0.5 train.moe_router_load_balancing_type=seq_aux_loss train.recompute=true
+mesh.tp=2 mesh.cp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen3_moe train.moe_aux_loss_coeff=0.5 train.moe_router_load_balancing_type=seq_aux_loss
+mesh.tp=2 mesh.pp=2 | p.yaml model.path=MODELS/qwen3_moe train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+LINES
+    # two runs of one process that differ in nothing else: what is asked for becomes smaller
+    for coeff in 0 0.001 1; do
+        s2s-train -q -j1 p.yaml model.path="$ROOT/tests/oracle/models/qwen3_moe" run=b$coeff train.moe_aux_loss_coeff=$coeff
+    done
+    jq -s -e 'all(.moe_balance == null)' b0/log.jsonl
+    [ "$(jq -s 'last.moe_balance > 1' b1/log.jsonl)" = true ]
+    [ "$(jq -s -n --slurpfile a b0.001/log.jsonl --slurpfile b b1/log.jsonl '($a[0].moe_balance == $b[0].moe_balance) and ($a | last.moe_balance) > ($b | last.moe_balance)')" = true ]
+    exits 1 s2s-train -q p.yaml model.path="$ROOT/tests/oracle/models/qwen3_moe" run=bad train.moe_aux_loss_coeff=-1
+    says "train.moe_aux_loss_coeff"
+}

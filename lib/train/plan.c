@@ -274,6 +274,16 @@ static int run(struct planner *p, const struct s2s_recipe *r, struct s2s_error *
     return rc;
 }
 
+static void copy_stages(struct s2s_plan *plan, const struct s2s_bundle *bundle)
+{
+    const struct s2s_stages *stages = &bundle->stages;
+    plan->pipeline = s2s_stages_pipeline(stages, plan->microbatches);
+    plan->stage_rank = stages->rank;
+    plan->stage_layers = s2s_xcalloc((size_t)stages->n_stages, sizeof *plan->stage_layers);
+    for (int s = 0; s < stages->n_stages; s++)
+        plan->stage_layers[s] = s2s_stages_layers(stages, bundle->model, s);
+}
+
 static void report(struct planner *p)
 {
     struct s2s_plan *plan = p->plan;
@@ -288,6 +298,7 @@ static void report(struct planner *p)
         plan->n_parameters += n;
         plan->n_trained += param->flags & S2S_PARAM_FROZEN ? 0 : n;
     }
+    copy_stages(plan, &p->t->bundle);
     s2s_train_memory_of(&plan->memory, p->t);
     plan->lanes = p->t->bundle.device->queue.lanes;
     plan->peak_bytes = (int64_t)p->count->peak_bytes;
@@ -346,6 +357,7 @@ void s2s_plan_release(struct s2s_plan *plan)
     for (size_t i = 0; i < plan->n_sent; i++)
         free(plan->sent[i].group);
     free(plan->sent);
+    free(plan->stage_layers);
     free(plan->batch);
     s2s_tally_release(&plan->tally);
     *plan = (struct s2s_plan){.batch = NULL};

@@ -11,6 +11,7 @@
 
 #include "kernels/count/tally.h"
 #include "lib/mesh/mesh.h"
+#include "lib/train/schedule_pp.h"
 
 struct s2s_error;
 struct s2s_recipe;
@@ -55,6 +56,9 @@ struct s2s_plan {
     struct s2s_tally tally; /* of one step */
     struct s2s_plan_sent *sent;
     size_t n_sent;
+    struct s2s_pipeline pipeline; /* of that step */
+    int stage_rank;               /* this rank's place in it */
+    int *stage_layers;            /* [n_ranks * n_chunks] decoder layers of each stage */
 };
 
 /*

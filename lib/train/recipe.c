@@ -109,14 +109,8 @@ static int read_layers(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *list;
     int rc = s2s_conf_get_list(&list, r->conf, "mesh.pp_layers", err);
-    const int64_t n_stages = (int64_t)r->mesh.size[S2S_AXIS_PP] * r->stages.n_chunks;
     if (rc < 0 || !list)
         return rc;
-    if ((int64_t)list->n_items != n_stages)
-        return s2s_conf_error(err, S2S_E_RANGE, list,
-                              "expected the layers of each of %lld stages (pp x vpp), found %zu "
-                              "numbers",
-                              (long long)n_stages, list->n_items);
     r->stages.layers = s2s_xcalloc(list->n_items, sizeof *r->stages.layers);
     for (size_t i = 0; i < list->n_items; i++) {
         if ((rc = s2s_conf_as_i64(&r->stages.layers[i], list->items[i], 0, INT32_MAX, err)) < 0)
@@ -135,10 +129,6 @@ static int read_stages(struct s2s_recipe *r, struct s2s_error *err)
                                             INT32_MAX, 0, err)) < 0)
         return rc;
     r->stages.n_chunks = (int)n_chunks;
-    if (n_chunks > 1 && r->mesh.size[S2S_AXIS_PP] == 1)
-        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.vpp"),
-                              "%lld chunks a rank need a pipeline: mesh.pp is 1",
-                              (long long)n_chunks);
     return read_layers(r, err);
 }
 
@@ -376,6 +366,22 @@ static int fit_experts(const struct s2s_recipe *r, struct s2s_error *err)
                : rc;
 }
 
+/* Chunks and uneven stages against the ranks of the pipeline. */
+static int check_stages(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    const int pp = r->mesh.size[S2S_AXIS_PP];
+    const int64_t n_stages = (int64_t)pp * r->stages.n_chunks;
+    if (r->stages.n_chunks > 1 && pp == 1)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.vpp"),
+                              "%d chunks a rank need a pipeline: mesh.pp is 1", r->stages.n_chunks);
+    if (r->stages.layers && (int64_t)r->stages.n_layers != n_stages)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.pp_layers"),
+                              "expected the layers of each of %lld stages (pp x vpp), found %zu "
+                              "numbers",
+                              (long long)n_stages, r->stages.n_layers);
+    return 0;
+}
+
 /* Whether the microbatches of a step go through the pipeline. */
 static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
 {
@@ -386,8 +392,9 @@ static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
                                           .n_microbatches = (all + dp - 1) / dp,
                                           .group = r->stages.group};
     if (pipeline.n_ranks > 1 && pipeline.n_microbatches < pipeline.n_ranks)
-        s2s_warn("recipe", "%lld microbatches a step for %d pipeline ranks: most of them wait",
-                 (long long)pipeline.n_microbatches, pipeline.n_ranks);
+        s2s_warn("recipe", "%lld microbatch%s a step for %d pipeline ranks: most of them wait",
+                 (long long)pipeline.n_microbatches, pipeline.n_microbatches == 1 ? "" : "es",
+                 pipeline.n_ranks);
     int rc = s2s_pipeline_check(&pipeline, err);
     if (rc == 0)
         return 0;
@@ -410,6 +417,8 @@ int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s
     }
     if (rc == 0)
         rc = fit_experts(r, err);
+    if (rc == 0)
+        rc = check_stages(r, err);
     if (rc == 0 && trains)
         rc = check_pipeline(r, err);
     s2s_report_release(&report);

@@ -36,6 +36,9 @@ static int deal(struct s2s_stages *s, const struct s2s_model *model,
     if (model->vocab_size == 0 || n_layers < 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a model without decoder is no pipeline",
                              model->config_path);
+    if (s->pipeline.n_ranks == 1)
+        return s2s_error_set(err, S2S_E_RANGE, "%d chunks on a single rank are no pipeline",
+                             s->n_stages);
     if (!spec->layers && n_layers < s->n_stages)
         return s2s_error_set(err, S2S_E_RANGE, "%d layers cannot be dealt to %d stages", n_layers,
                              s->n_stages);
@@ -143,6 +146,13 @@ void s2s_stages_release(struct s2s_stages *s)
     free(s->bounds);
     free(s->trained);
     *s = (struct s2s_stages){.bounds = NULL};
+}
+
+int s2s_stages_layers(const struct s2s_stages *s, const struct s2s_model *model, int stage)
+{
+    const int first = stage == 0 ? model->n_media_blocks + 1 : s->bounds[stage],
+              end = stage == s->n_stages - 1 ? model->n_blocks - 1 : s->bounds[stage + 1];
+    return end - first;
 }
 
 struct s2s_pipeline s2s_stages_pipeline(const struct s2s_stages *s, int64_t n)

@@ -44,6 +44,8 @@ int s2s_stages_init(struct s2s_stages *stages, struct s2s_model *model,
                     struct s2s_error *err);
 void s2s_stages_release(struct s2s_stages *stages); /* also of ones that are zero */
 
+/* Layers of the decoder in a stage. */
+int s2s_stages_layers(const struct s2s_stages *stages, const struct s2s_model *model, int stage);
 /* The pipeline of a step of n microbatches: with several chunks empty ones may have to follow. */
 struct s2s_pipeline s2s_stages_pipeline(const struct s2s_stages *stages, int64_t n_microbatches);
 

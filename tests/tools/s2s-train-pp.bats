@@ -32,7 +32,7 @@ on() {
     not test -e run/log.jsonl
     # fewer microbatches than ranks only leave them idle
     exits 0 mpirun_n 2 s2s-train -j1 r.yaml mesh.pp=2 train.packs_per_step=1 train.steps=1
-    says "1 microbatches a step for 2 pipeline ranks"
+    says "1 microbatch a step for 2 pipeline ranks"
 }
 
 @test "a run goes on in any other pipeline, with the bits of one that was not interrupted" {
@@ -111,4 +111,42 @@ assert sum(n.endswith("model.embed_tokens.weight") for n in names) == 3'
     done
     BITS=1 python3 "$ROOT/tests/tools/mesh_equal.py" pipe1 pipe2
     [ "$(wc -l <pipe2/log.jsonl)" -eq 2 ]
+}
+
+@test "plan tells stages, actions and waiting, and what a run sends and keeps" {
+    for how in mesh.pp=2 'mesh.pp=2 mesh.vpp=2'; do
+        # shellcheck disable=SC2086
+        mpirun_n 2 s2s-train r.yaml -q -j1 --profile trace.json run=run train.steps=3 'data.eval={}' checkpoint.every=0 $how 2>table
+        rm -r run
+        for r in 0 1; do
+            # shellcheck disable=SC2086
+            s2s-train plan r.yaml -j1 --rank $r --json 'data.eval={}' $how >plan.json
+            python3 - plan.json trace.rank$r.json <<'PY'
+import json, sys
+plan, trace = (json.load(open(f)) for f in sys.argv[1:])
+assert plan["sent"] == trace["otherData"]["sent"] and plan["sent"]["main/pp"] > 0, (plan["sent"], trace["otherData"]["sent"])
+assert plan["memory"] == trace["otherData"]["memory"], (plan["memory"], trace["otherData"]["memory"])
+PY
+        done
+    done
+    python3 - <<'PY'
+import json
+p = json.load(open("plan.json"))["pipeline"]
+assert p["stage_layers"] == [1] * 4 and (p["ranks"], p["chunks"], p["group"], p["microbatches"]) == (2, 2, 2, 4), p
+assert abs(p["idle"] - 1 / 9) < 1e-9, p
+assert p["actions"] == ["F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0",
+                        "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0"], p
+PY
+    exits 0 s2s-train plan r.yaml -j1 --mesh pp=4 'mesh.pp_layers=[0,1,3,0]' --rank 2
+    says "pipeline: this rank has stage 2 (3 layers) of 4; ranks wait"
+    says "F0.0 F1.0 B0.0 F2.0 B1.0 F3.0 B2.0 B3.0"
+    sed 's/"num_hidden_layers": 4/"num_hidden_layers": 128/' llm.json >large.json
+    s2s-train plan large.json --tokens 64 --microbatches 128 --mesh pp=64,dp=16 mesh.vpp=2 --rank 1023 -j1 --json >plan.json
+    python3 - <<'PY'
+import json
+j = json.load(open("plan.json"))
+p = j["pipeline"]
+assert len(p["actions"]) == 64 and all(len(a.split()) == 2 * 2 * 128 for a in p["actions"])
+assert abs(p["idle"] - 63 / (2 * 128 + 63)) < 1e-9 and j["coordinates"]["pp"][1023] == 63
+PY
 }

@@ -15,6 +15,7 @@
 #include "tools/train/commands.h"
 #include "tools/train/memory.h"
 #include "tools/train/plan_groups.h"
+#include "tools/train/plan_pipeline.h"
 
 enum { KEY_WORLD_SIZE = 0x100, KEY_RANK, KEY_MESH, KEY_MICROBATCHES, KEY_TOKENS };
 
@@ -197,6 +198,8 @@ static int show(const struct plan_args *args, const struct s2s_recipe *recipe,
         rc = plan_groups_json(json, mesh, err);
         if (plan)
             json_object_update_new(json, plan_json(plan));
+        if (rc == 0 && plan && plan->pipeline.n_ranks > 1)
+            rc = plan_pipeline_json(json, plan, err);
         if (rc == 0)
             json_dumpf(json, stdout, JSON_REAL_PRECISION(17));
         printf("\n");
@@ -208,7 +211,9 @@ static int show(const struct plan_args *args, const struct s2s_recipe *recipe,
         print_plan(plan, recipe);
     else
         printf("%s %s\n", untrained, mesh->untrained);
-    return plan_groups_print(mesh, args->rank, err);
+    if (plan && plan->pipeline.n_ranks > 1)
+        rc = plan_pipeline_print(plan, err);
+    return rc < 0 ? rc : plan_groups_print(mesh, args->rank, err);
 }
 
 /* ---- the command ---- */

@@ -1,8 +1,10 @@
-"""The peer of the training benchmarks: one step (forward, backward, AdamW) in torch eager, fp32, two threads.
+"""The peer of the training benchmarks: one step (forward, backward, AdamW) in torch eager, two threads.
 
     python peer_torch.py llama      Llama of 50.5 M parameters, utterances packed to one row, SDPA called once a sequence
     python peer_torch.py encoder    FastConformer of 26.1 M parameters, clips of 10 s
     python peer_torch.py salm       both: encoder padded, LLM packed
+
+PRECISION=bf16-mixed is torch.autocast over weights of fp32, PRECISION=bf16-true a model of bf16; else all is fp32.
 
 Prints one line: name, real tokens (or seconds of audio) per second, median over the steps. Needs torch and transformers.
 The shapes are those of train_bench.c and encoder_bench.c.
@@ -21,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 VOCAB = 32000
 STEPS = int(os.environ.get("STEPS", "3"))
 TOKENS = int(os.environ.get("TOKENS", "2048"))
+PRECISION = os.environ.get("PRECISION", "fp32")
 cu_seqlens = [0]
 
 
@@ -113,18 +116,20 @@ def main():
     ALL_ATTENTION_FUNCTIONS.register("per_sequence", attention_per_sequence)
     make, step_of, unit = {"llama": (llama, llama_step, "tokens/s"), "encoder": (encoder, encoder_step, "audio-s/s"),
                            "salm": (Salm, salm_step, "tokens/s")}[what]
-    model = make()
+    model = make().to(torch.bfloat16 if PRECISION == "bf16-true" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rates = []
     for step in range(STEPS + 1):  # the first one touches fresh memory and is not counted
         loss_of, amount = step_of(model, rng)
         start = time.perf_counter()
-        loss_of().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16-mixed"):
+            loss = loss_of()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         if step:
             rates.append(amount / (time.perf_counter() - start))
-    print(f"torch {torch.__version__} {what}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f})")
+    print(f"torch {torch.__version__} {what} {PRECISION}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f})")
 
 
 if __name__ == "__main__":

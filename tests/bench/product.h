@@ -1,4 +1,4 @@
-/* The machine's own speed of fp32 products, which benches of models are held against. */
+/* The machine's own speed of products, which benches of models are held against. */
 #ifndef BENCH_PRODUCT_H
 #define BENCH_PRODUCT_H
 
@@ -23,6 +23,7 @@ struct speed {
     double wall, core;
 };
 
+/* Of the device's working dtype. */
 static inline struct speed product_speed(struct s2s_device *device)
 {
     const int64_t m = 1024, n = 1024, k = 512;
@@ -31,8 +32,14 @@ static inline struct speed product_speed(struct s2s_device *device)
     float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
     s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
     s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
-    struct s2s_k_gemm args = {.a = {a, k, S2S_F32},
-                              .b = {b, k, S2S_F32},
+    uint16_t *halves = s2s_xalloc_aligned((size_t)(m * k + n * k) * sizeof *halves);
+    for (int64_t i = 0; i < m * k; i++)
+        halves[i] = s2s_f32_to_bf16(a[i]);
+    for (int64_t i = 0; i < n * k; i++)
+        halves[m * k + i] = s2s_f32_to_bf16(b[i]);
+    const bool bf16 = device->dtype == S2S_BF16;
+    struct s2s_k_gemm args = {.a = {bf16 ? (void *)halves : a, k, device->dtype},
+                              .b = {bf16 ? (void *)(halves + m * k) : b, k, device->dtype},
                               .c = {c, n, S2S_F32},
                               .m = m,
                               .n = n,
@@ -46,6 +53,7 @@ static inline struct speed product_speed(struct s2s_device *device)
         best = fmin(best, s2s_now_s() - start);
         best_cpu = fmin(best_cpu, cpu_s() - start_cpu);
     }
+    free(halves);
     free(a);
     free(b);
     free(c);

@@ -24,7 +24,9 @@ for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
 done
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
     for what in llama encoder salm; do
-        wanted "torch $what" "$@" && OMP_WAIT_POLICY=passive "$python" tests/bench/peer_torch.py "$what" 2>/dev/null
+        for precision in fp32 bf16-mixed; do
+            wanted "torch $what" "$@" && PRECISION=$precision OMP_WAIT_POLICY=passive "$python" tests/bench/peer_torch.py "$what" 2>/dev/null
+        done
     done
 else
     echo "== torch: not found by $python (set PYTHON to a Python that has torch and transformers to compare)"

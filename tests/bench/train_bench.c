@@ -1,9 +1,10 @@
 /*
  * The training step of s2s-train (forward, backward, norm, AdamW) of a decoder on packed
- * utterances: real tokens a second, and the share of this machine's own fp32 product speed,
- * measured in the same run.
+ * utterances: real tokens a second, and the share of this machine's own product speed in the same
+ * precision, measured in the same run.
  *
- *   train_bench [SHAPE] [STEPS]     SHAPE is llama50 (default) or llama125
+ *   train_bench [SHAPE] [STEPS] [PRECISION]     SHAPE is llama50 (default) or llama125, PRECISION
+ *                                               fp32 or bf16-mixed (default: one after the other)
  *   mpirun -n 2 train_bench ..      data parallelism: tokens of all ranks, the rest of the first
  *
  * Lengths are those of speech data: half a second to 30 s at 12.5 frames a second, and the text.
@@ -165,7 +166,7 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     return 0;
 }
 
-static int run(const struct shape *s, int n_steps, struct s2s_error *err)
+static int run(const struct shape *s, int n_steps, enum s2s_dtype dtype, struct s2s_error *err)
 {
     struct bench b = {0};
     struct s2s_batch batch;
@@ -178,7 +179,8 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
     if (rc < 0)
         goto out;
     uint64_t at = 1000000 * (uint64_t)s2s_mesh_rank(b.mesh);
-    if ((rc = s2s_device_open(&b.device, "cpu", err)) < 0 || (rc = open_model(&b, s, err)) < 0)
+    if ((rc = s2s_device_open(&b.device, "cpu", err)) < 0 ||
+        (rc = s2s_device_work_in(b.device, dtype, err)) < 0 || (rc = open_model(&b, s, err)) < 0)
         goto out;
     struct speed peak = product_speed(b.device);
     for (int i = -1; i < n_steps; i++) {
@@ -203,14 +205,15 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
     qsort(rates, (size_t)n_steps, sizeof *rates, compare);
     if (s2s_mesh_rank(b.mesh) > 0)
         goto out;
-    printf("train %s params=%.1fM ranks=%d threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
-           "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f "
-           "tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
-           s->name, (double)b.model->params->n_trained / 1e6, s2s_mesh_size(b.mesh),
-           omp_get_max_threads(), rates[n_steps / 2], rates[n_steps - 1], tokens / cpu,
-           1e-9 * flops / wall, peak.wall, 1e-9 * flops / wall / peak.wall,
-           1e-9 * flops / cpu / peak.core, tokens / n_steps,
-           (double)s2s_flow_peak_bytes(&b.side.flow) / 1048576, (double)use.ru_maxrss / 1024);
+    printf(
+        "train %s %s params=%.1fM ranks=%d threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
+        "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f "
+        "tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
+        s->name, dtype == S2S_BF16 ? "bf16-mixed" : "fp32",
+        (double)b.model->params->n_trained / 1e6, s2s_mesh_size(b.mesh), omp_get_max_threads(),
+        rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak.wall,
+        1e-9 * flops / wall / peak.wall, 1e-9 * flops / cpu / peak.core, tokens / n_steps,
+        (double)s2s_flow_peak_bytes(&b.side.flow) / 1048576, (double)use.ru_maxrss / 1024);
 out:
     s2s_side_release(&b.side);
     s2s_optim_free(b.optim);
@@ -234,13 +237,21 @@ int main(int argc, char **argv)
         fprintf(stderr, "train_bench: %s\n", err.text);
         return 2;
     }
+    const struct shape *shape = NULL;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(shapes[i].name, name) == 0) {
-            if (run(&shapes[i], (int)n_steps, &err) == 0)
-                return 0;
+        if (strcmp(shapes[i].name, name) == 0)
+            shape = &shapes[i];
+    if (!shape) {
+        fprintf(stderr, "train_bench: no shape %s\n", name);
+        return 2;
+    }
+    static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16};
+    static const char *const precisions[] = {"fp32", "bf16-mixed"};
+    for (int i = 0; i < 2; i++)
+        if ((argc <= 3 || strcmp(argv[3], precisions[i]) == 0) &&
+            run(shape, (int)n_steps, dtypes[i], &err) < 0) {
             fprintf(stderr, "train_bench: %s\n", err.text);
             return 1;
         }
-    fprintf(stderr, "train_bench: no shape %s\n", name);
-    return 2;
+    return 0;
 }

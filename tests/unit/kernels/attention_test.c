@@ -34,6 +34,12 @@ static const struct problem problems[] = {
     {.n_heads = 16, .n_kv_heads = 8, .dim = 4, .cu_q = {40}, .cu_k = {40}, .n_spans = 4,
      .spans = {{10, 10, 0, 20, 10}, {0, 10, 0, 10, 0}, {20, 10, 20, 10, 0}, {30, 10, 25, 15, 5}}}, {.n_heads = 2, .n_kv_heads = 1, .dim = 4, .cu_q = {330}, .cu_k = {460}, .n_spans = 3,
      .spans = {{130, 150, 100, 300, 150}, {0, 130, 0, 280, 150}, {290, 40, 410, 45, 5}}},
+    /* widths of heads: a whole tile, parts of one, those that a GPU takes in two launches */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 64, .n_seqs = 3, .cu_q = {0, 37, 37, 45}, .cu_k = {0, 37, 37, 45}, .causal = true},
+    {.n_heads = 2, .n_kv_heads = 2, .dim = 72, .n_seqs = 2, .cu_q = {0, 11, 30}, .cu_k = {0, 20, 41}, .causal = true},
+    {.n_heads = 1, .n_kv_heads = 1, .dim = 128, .n_seqs = 1, .cu_q = {0, 75}, .cu_k = {0, 75}, .causal = true},
+    {.n_heads = 1, .n_kv_heads = 1, .dim = 150, .n_seqs = 1, .cu_q = {0, 9}, .cu_k = {0, 30}, .causal = false},
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 256, .n_seqs = 1, .cu_q = {0, 20}, .cu_k = {0, 20}, .causal = true, .window = 7},
 };
 /* clang-format on */
 enum { N_PROBLEMS = sizeof problems / sizeof *problems };
@@ -46,6 +52,11 @@ static int64_t find_spans(struct s2s_span *spans, int32_t *groups, const struct 
     else
         memcpy(spans, p->spans, sizeof p->spans);
     return s2s_spans_group(groups, spans, p->n_spans ? p->n_spans : p->n_seqs);
+}
+
+static float scale_of(const struct problem *p)
+{
+    return p->dim < 64 ? 0.4f : 1 / sqrtf((float)p->dim);
 }
 
 static bool sees(const struct s2s_span *span, int64_t window, int64_t i, int64_t j)
@@ -141,7 +152,7 @@ static struct s2s_k_attention arguments(struct run *r)
                                    .n_kv_heads = p->n_kv_heads,
                                    .dim = p->dim,
                                    .window = p->window,
-                                   .scale = 0.4f};
+                                   .scale = scale_of(p)};
     for (int64_t i = 0; i < args.n_spans; i++) {
         args.max_q = r->spans[i].nq > args.max_q ? r->spans[i].nq : args.max_q;
         args.max_k = r->spans[i].nk > args.max_k ? r->spans[i].nk : args.max_k;
@@ -183,9 +194,17 @@ static void tear_down(struct run *r)
         free(r->g[i]);
 }
 
+/* On the emulator, where a problem takes a second, every third one, unless S2S_LONG is set. */
+static bool is_left_out(size_t i)
+{
+    return strcmp(k->name, "emu") == 0 && !getenv("S2S_LONG") && i % 3 != 0;
+}
+
 static void forward_agrees_with_the_definition(void **state)
 {
     for (size_t i = 0; i < N_PROBLEMS; i++) {
+        if (is_left_out(i))
+            continue;
         struct run r;
         set_up(&r, &problems[i]);
         double *x[3];
@@ -193,7 +212,7 @@ static void forward_agrees_with_the_definition(void **state)
             x[j] = widen(r.x[j], r.n[j] * r.width[j]);
         double *o = widen(r.x[3], r.n[0] * r.width[0]);
         double *lse = widen(r.x[5], r.n[0] * r.p->n_heads);
-        reference(r.p, x[0], x[1], x[2], 0.4f, o, lse);
+        reference(r.p, x[0], x[1], x[2], scale_of(r.p), o, lse);
         forward(&r);
         close_to("o", r.x[3], o, r.n[0], r.width[0], r.width[0], 3e-6);
         close_to("lse", r.x[5], lse, r.n[0], r.p->n_heads, r.p->n_heads, 3e-6);
@@ -213,7 +232,7 @@ static double moved(const struct run *r, int which, double step, const double *d
         x[j] = widen(r->x[j], r->n[j] * r->width[j]);
     for (int64_t i = 0; i < r->n[which] * r->width[which]; i++)
         x[which][i] += step * direction[i];
-    reference(r->p, x[0], x[1], x[2], 0.4f, o, NULL);
+    reference(r->p, x[0], x[1], x[2], scale_of(r->p), o, NULL);
     for (int64_t i = 0; i < r->n[0] * r->width[0]; i++)
         sum += o[i] * r->x[4][i];
     for (int j = 0; j < 3; j++)
@@ -226,6 +245,8 @@ static void backward_agrees_with_differences(void **state)
 {
     const double h = 1e-5, unit = is_bf16 ? 0.03 : allowed(1e-5);
     for (size_t i = 0; i < N_PROBLEMS; i++) {
+        if (is_left_out(i))
+            continue;
         struct run r;
         set_up(&r, &problems[i]);
         forward(&r);

@@ -82,17 +82,24 @@ static __device__ void plan_walk(const struct plan &plan, struct plan_shared *sh
 
 static __device__ void plan_list(const struct plan &plan, struct plan_shared *sh)
 {
-    for (int i = (int)threadIdx.x; i < SIZES; i += PLAN_THREADS)
-        sh->count[i] = 0;
+    static_assert(SIZES == PLAN_THREADS, "a thread a size");
+    const int t = (int)threadIdx.x;
+    sh->count[t] = 0;
     __syncthreads();
     plan_walk(plan, sh, false);
     __syncthreads();
-    int before = 0;
-    for (int i = (int)threadIdx.x + 1; i < SIZES; i++)
-        before += sh->count[i];
-    sh->start[threadIdx.x] = before;
-    if (threadIdx.x == 0)
-        *plan.list.n = before + sh->count[0];
+    /* what begins behind all greater sizes: sums from the end, over 1, 2, 4 .. of them */
+    const int own = sh->count[t];
+    int sum = own;
+    for (int by = 1; by < SIZES; by *= 2) {
+        sh->start[t] = sum;
+        __syncthreads();
+        sum += t + by < SIZES ? sh->start[t + by] : 0;
+        __syncthreads();
+    }
+    if (t == 0)
+        *plan.list.n = sum;
+    sh->start[t] = sum - own;
     __syncthreads();
     plan_walk(plan, sh, true);
 }

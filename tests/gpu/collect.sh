@@ -23,7 +23,10 @@ python3 tests/gpu/data.py "$out/tree/data"
     "$top/$bin/s2s-pack" -q --ids small.jsonl --tokens 512 -o small.s2s
     "$top/$bin/s2s-pack" -q --ids long.jsonl --tokens 8192 -o long.s2s
     "$top/$bin/s2s-pack" -q --ids speech.jsonl --tokens 8192 -o speech.s2s
-    rm -- *.jsonl
+    for set in clips talk; do
+        "$top/$bin/s2s-pack" -q --manifest $set.jsonl --tokenizer "$top/demo/tokenizer.json" --prompt plain --audio mel --tokens $([ $set = talk ] && echo 1400 || echo 80) -o $set.s2s
+    done
+    rm -- *.jsonl *.wav
 )
 # kernels' sources, for a machine whose GPU the carried code does not fit
 cp tests/gpu/visit.sh tests/gpu/peer.py tests/gpu/report.py "$out/"

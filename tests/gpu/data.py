@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Rows of numbers and models for a visit to a GPU: small.* and big.*, in the folder that is named."""
+import array
 import json
+import math
 import random
 import sys
+import wave
 
 out = sys.argv[1]
 
@@ -24,10 +27,10 @@ def model(path, vocab, hidden, layers, heads, kv_heads, inner, head_dim):
                "max_position_embeddings": 16384, "hidden_act": "silu"}, open(f"{out}/{path}", "w"))
 
 
-def recipe(path, llm, stream, steps, packs):
+def recipe(path, llm, stream, steps, packs, encoder=""):
     with open(f"{out}/{path}", "w") as f:
         f.write(f"""seed: 1
-model: {{llm: {{config: {llm}}}}}
+model: {{{encoder}llm: {{config: {llm}}}}}
 data: {{train: [{stream}]}}
 optimizer: {{name: adamw, lr: 1.0e-3, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}}
 schedule: {{name: cosine, warmup_steps: 3, decay_steps: 1000, min_lr: 1.0e-5}}
@@ -47,3 +50,39 @@ model("part.json", 32000, 2048, 4, 32, 8, 8192, 64)
 recipe("long.yaml", "big.json", "long.s2s", 100, 1)
 recipe("speech.yaml", "big.json", "speech.s2s", 100, 1)
 recipe("part.yaml", "part.json", "speech.s2s", 8, 1)
+
+
+def speech(path, n, seconds, seed):
+    random.seed(seed)
+    words = "one two three four".split()
+    with open(f"{out}/{path}.jsonl", "w") as f:
+        for i in range(n):
+            length, said = int(16000 * seconds()), [random.randrange(4) for _ in range(3)]
+            tones = [2 * math.pi * (300 + 250 * said[t * 3 // length]) / 16000 for t in range(length)]
+            sound = array.array("h", (int(9000 * math.sin(tones[t] * t) + random.gauss(0, 300)) for t in range(length)))
+            with wave.open(f"{out}/{path}{i}.wav", "wb") as w:
+                w.setnchannels(1)
+                w.setsampwidth(2)
+                w.setframerate(16000)
+                w.writeframes(sound.tobytes())
+            f.write(json.dumps({"audio_filepath": f"{out}/{path}{i}.wav", "duration": length / 16000,
+                                "text": " ".join(words[k] for k in said)}) + "\n")
+
+
+def encoder(path, hidden, layers, heads, inner, channels):
+    json.dump({"model_type": "parakeet_encoder", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+               "num_key_value_heads": heads, "intermediate_size": inner, "conv_kernel_size": 9, "subsampling_factor": 8,
+               "subsampling_conv_channels": channels, "subsampling_conv_kernel_size": 3, "subsampling_conv_stride": 2,
+               "num_mel_bins": 80, "attention_bias": True, "convolution_bias": True, "scale_input": False,
+               "hidden_act": "silu", "max_position_embeddings": 5000}, open(f"{out}/{path}", "w"))
+
+
+# a small speech model, and an encoder of the size of FastConformer-Large in front of a small decoder
+speech("clips", 12, lambda: random.uniform(.5, 1.5), 4)
+speech("talk", 8, lambda: random.uniform(8, 16), 5)
+encoder("small-encoder.json", 64, 2, 4, 128, 16)
+encoder("encoder.json", 512, 17, 8, 2048, 256)
+model("salm.json", 260, 64, 2, 4, 2, 128, 16)
+model("decoder.json", 260, 512, 4, 8, 8, 1536, 64)
+recipe("salm.yaml", "salm.json", "clips.s2s", 10, 2, "encoder: {config: small-encoder.json}, ")
+recipe("encoder.yaml", "decoder.json", "talk.s2s", 100, 1, "encoder: {config: encoder.json}, ")

@@ -169,6 +169,13 @@ static void products(enum s2s_dtype dtype)
     product("gemm forward 8192x8192x2048", 8192, 8192, 2048, false, true, dtype, dtype);
     product("gemm dx 8192x2048x8192", 8192, 2048, 8192, false, false, dtype, dtype);
     product("gemm dw 8192x2048x8192", 8192, 2048, 8192, true, false, dtype, S2S_F32);
+    /* projections of attention, of as many tokens as packs have */
+    product("gemm q 8185x2048x2048", 8185, 2048, 2048, false, true, dtype, dtype);
+    product("gemm k 8185x512x2048", 8185, 512, 2048, false, true, dtype, dtype);
+    product("gemm dq 8185x2048x2048", 8185, 2048, 2048, false, false, dtype, dtype);
+    product("gemm dk 8185x2048x512", 8185, 2048, 512, false, false, dtype, dtype);
+    product("gemm dw of q 2048x2048x8185", 2048, 2048, 8185, true, false, dtype, S2S_F32);
+    product("gemm dw of k 512x2048x8185", 512, 2048, 8185, true, false, dtype, S2S_F32);
 }
 
 static void norms(enum s2s_dtype dtype)

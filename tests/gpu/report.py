@@ -34,15 +34,17 @@ for name in sorted(os.listdir(logs)):
         print(f"{name[5:-4]:<28} passed {sum(map(int, passed))}" + (f", FAILED {' '.join(sorted(set(failed)))}" if failed else "")
               + ("" if passed else "  NO RESULT: " + " | ".join(text.splitlines()[-2:])[:200]))
 
-print("== small llama, cpu against cuda: steps, largest relative difference of loss and of the gradient's norm")
-a = steps("small-cpu")
-for run in ("small-cuda", "small-again", "small-tf32"):
-    b = steps(run)
-    if a and b:
-        n = min(len(a), len(b))
-        far = [max(abs(x[k] - y[k]) / abs(x[k]) for x, y in zip(a, b)) for k in ("loss", "grad_norm")]
-        print(f"{run:<12} {n} steps  loss {far[0]:.2e}  norm {far[1]:.2e}  {'ok' if far[0] < 1e-3 and n == len(a) else 'NOT EQUAL'}"
-              f"  last loss {a[n-1]['loss']:.5f} {b[n-1]['loss']:.5f}")
+print("== short trainings, cpu against cuda: steps, largest relative difference of loss and of the gradient's norm")
+for base, run, bound in (("small-cpu", "small-cuda", 1e-3), ("small-cpu", "small-tf32", 1e-3), ("bf16-cpu", "bf16-cuda", 1e-2),
+                         ("small-cpu", "bf16-cuda", 1e-2), ("salm-cpu", "salm-cuda", 1e-3), ("salm16-cpu", "salm16-cuda", 1e-2)):
+    a, b = steps(base), steps(run)
+    if not a or not b:
+        print(f"{run:<12} NO RESULT: {' | '.join(lines(run + '.log')[-2:])[:200]}")
+        continue
+    n = min(len(a), len(b))
+    far = [max(abs(x[k] - y[k]) / abs(x[k]) for x, y in zip(a, b)) for k in ("loss", "grad_norm")]
+    print(f"{base} {run:<12} {n} steps  loss {far[0]:.2e}  norm {far[1]:.2e}  {'ok' if far[0] < bound and n == len(a) else 'NOT EQUAL'}"
+          f"  last loss {a[n-1]['loss']:.5f} {b[n-1]['loss']:.5f}")
 b, c = steps("small-cuda"), steps("small-again")
 if b and c:
     same = all(x[k] == y[k] for x, y in zip(b, c) for k in ("loss", "grad_norm"))
@@ -51,7 +53,7 @@ if b and c:
 print("== 1.24 B, a pack of 8192 tokens a step")
 layers, d, kv, inner, vocab, heads = 16, 2048, 512, 8192, 128256, 2048
 body = layers * (2 * d * d + 2 * d * kv + 3 * d * inner)
-for run, length in (("long-f32", 8191), ("long-tf32", 8191), ("long-bf16", 8191), ("speech-f32", 600), ("speech-tf32", 600), ("speech-bf16", 600)):
+for run, length in (("long-tf32", 8191), ("long-bf16", 8191), ("speech-tf32", 600), ("speech-bf16", 600)):
     s = steps(run)[2:]
     if s:
         speed = sorted(x["tokens_per_s"] for x in s)[len(s) // 2]
@@ -92,6 +94,27 @@ for name in sorted(os.listdir(logs)):
         found = [x for x in lines(name) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x]
         print(f"{name[4:-4]:<36} {found[-1].strip('= ') if found else 'no summary: ' + ' | '.join(lines(name)[-2:])[:150]}")
 
-print("== time of a step by kernel, 4 layers of the 1.24 B")
+print("== time of a step by kernel, 4 layers of the 1.24 B, bf16")
 for line in lines("profile.log")[-45:]:
+    print(line)
+for run in ("part-bf16", "encoder-bf16"):
+    s = steps(run)
+    if s:
+        print(f"{run}: without waits {sorted(x['step_s'] for x in s[2:])[len(s[2:]) // 2] * 1e3:.2f} ms a step (median)")
+    else:
+        print(f"{run}: {' | '.join(lines(run + '.log')[-2:])[:200]}")
+path = f"{logs}/trace.json"
+if os.path.exists(path):
+    shapes = {}
+    events = json.load(open(path))["traceEvents"]
+    for e in events:
+        if e.get("name") == "gemm":
+            key = (re.sub(r"\\.\\d+\\.", ".*.", e["args"]["layer"]), e["args"]["flop"], e["args"]["bytes"])
+            shapes.setdefault(key, []).append(e["dur"])
+    print("-- products: layer, GFLOP, ms (median), TFLOP/s, calls")
+    for (layer, flop, _), times in sorted(shapes.items(), key=lambda x: -sum(x[1]))[:30]:
+        mid = sorted(times)[len(times) // 2]
+        print(f"{layer:<36} {flop / 1e9:9.1f} {mid / 1e3:9.3f} {flop / mid / 1e6:9.1f} {len(times):6}")
+print("== time of a step by kernel, speech encoder and decoder, bf16")
+for line in lines("profile-encoder.log")[-40:]:
     print(line)

@@ -17,21 +17,21 @@ libs=$(python3 -c 'import glob, site; print(":".join(sorted({p.rsplit("/", 1)[0]
 export S2S_CUDA_LIBS=${libs%%:*}
 [ -n "$S2S_CUDA_LIBS" ] || unset S2S_CUDA_LIBS
 
-# with our libraries, which no other program is to see
-ours() { LD_LIBRARY_PATH=$work/lib:${LD_LIBRARY_PATH:-} "$@"; }
+left() { echo $((${VISIT_SECONDS:-480} - (SECONDS - start))); }
 
-# phase NAME SECONDS COMMAND..: its output in NAME.log
+# phase NAME SECONDS COMMAND..: its output in NAME.log; not begun where little time is left, so that the table is always printed
 phase() {
     local name=$1 limit=$2 begin=$SECONDS rc
     shift 2
+    [ "$(left)" -ge 15 ] || { echo "$name: no time left" | tee -a "$logs/phases" && return; }
+    [ "$limit" -le "$(left)" ] || limit=$(left)
     timeout -k 2 "$limit" "$@" >"$logs/$name.log" 2>&1
     rc=$?
     printf '%-28s status %3d %4d s\n' "$name" $rc $((SECONDS - begin)) | tee -a "$logs/phases"
     { printf '\n######## %s (status %d)\n' "$name" $rc; tail -c 60000 "$logs/$name.log"; } >>"$out/visit.log"
 }
-# the environment of `ours`, for commands under timeout
+# the environment with our libraries, which no other program is to see
 our=(env "LD_LIBRARY_PATH=$work/lib:${LD_LIBRARY_PATH:-}")
-left() { echo $((${VISIT_SECONDS:-540} - (SECONDS - start))); }
 
 # steps RUN SECONDS N RECIPE [KEY=VALUE..]: training until N steps are in the log; what it would save at its end is of no use
 steps() {
@@ -50,9 +50,7 @@ steps() {
 }
 
 phase machine 20 bash -c 'nvidia-smi; nvcc --version; ldd --version | head -1; nproc; echo "libs: ${S2S_CUDA_LIBS:-none}"; ls -d /usr/local/cuda*'
-# code for another GPU than the one that was built for is made here
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
-echo "GPU: $(nvidia-smi --query-gpu=name --format=csv,noheader | head -1), sm ${capability}"
+echo "GPU: $(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | head -1)"
 
 phase isa 20 "$bin/isa_test" check isa
 for test in "$bin"/*_test; do
@@ -61,31 +59,42 @@ for test in "$bin"/*_test; do
     phase "case-$name" 60 "${our[@]}" "$test"
 done
 
-phase small-cpu 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-cpu" device=cpu -j8
-phase small-cuda 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-cuda" device=cuda
+# both RUN RECIPE [KEY=VALUE..]: a short training on the CPU and on the GPU
+both() {
+    local run=$1 recipe=$2
+    shift 2
+    phase "$run-cpu" 40 "${our[@]}" "$bin/s2s-train" "$recipe" run="$logs/$run-cpu" device=cpu -j8 "$@"
+    phase "$run-cuda" 40 "${our[@]}" "$bin/s2s-train" "$recipe" run="$logs/$run-cuda" device=cuda "$@"
+}
+both small small.yaml
 phase small-again 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-again" device=cuda
-phase small-tf32 40 env S2S_TF32=1 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-tf32" device=cuda
-[ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
-phase bench 60 "${our[@]}" "$bin/gpu_bench" cuda
-S2S_TF32=1 steps long-tf32 60 10 long.yaml
-S2S_TF32=1 steps speech-tf32 60 10 speech.yaml
-steps long-f32 40 6 long.yaml
-if "${our[@]}" "$bin/s2s-train" --help 2>/dev/null | grep -q nothing || grep -q 'precision' "$bin/s2s-train"; then
-    steps long-bf16 60 10 long.yaml train.precision=bf16
-    steps speech-bf16 60 10 speech.yaml train.precision=bf16
-fi
-S2S_TF32=1 phase profile 60 "${our[@]}" "$bin/s2s-train" part.yaml run="/dev/shm/part" device=cuda --profile="$work/trace.json"
+S2S_TF32=1 phase small-tf32 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-tf32" device=cuda
+both bf16 small.yaml train.precision=bf16-mixed
+both salm salm.yaml
+both salm16 salm.yaml train.precision=bf16-mixed
+
+steps long-bf16 40 12 long.yaml train.precision=bf16-mixed
+steps speech-bf16 40 12 speech.yaml train.precision=bf16-mixed
+S2S_TF32=1 steps long-tf32 40 8 long.yaml
+S2S_TF32=1 steps speech-tf32 30 8 speech.yaml
+# the same steps with and without a wait after each call: what the launches hide
+steps part-bf16 20 8 part.yaml train.precision=bf16-mixed
+phase profile 40 "${our[@]}" "$bin/s2s-train" part.yaml run=/dev/shm/part device=cuda train.precision=bf16-mixed --profile="$logs/trace.json"
 rm -rf /dev/shm/part
-phase peer 80 python3 "$from/peer.py"
-for test in reduce rows rmsnorm glu loss attention; do
-    [ "$(left)" -gt 60 ] || break
-    phase "san-memcheck-$test" 30 "${our[@]}" compute-sanitizer --tool memcheck "$bin/${test}_test"
+steps encoder-bf16 30 8 encoder.yaml train.precision=bf16-mixed
+phase profile-encoder 40 "${our[@]}" "$bin/s2s-train" encoder.yaml run=/dev/shm/part device=cuda train.precision=bf16-mixed train.steps=6 --profile="$logs/trace-encoder.json"
+rm -rf /dev/shm/part
+[ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
+S2S_TF32=1 phase bench 60 "${our[@]}" "$bin/gpu_bench" cuda
+for test in gemm encoder; do
+    phase "san-memcheck-$test" 40 "${our[@]}" compute-sanitizer --tool memcheck "$bin/${test}_test"
 done
-for test in attention rmsnorm reduce; do
-    [ "$(left)" -gt 45 ] || break
-    phase "san-racecheck-$test" 40 "${our[@]}" compute-sanitizer --tool racecheck "$bin/${test}_test"
-done
+# every kernel of a language model at small sizes
+phase san-racecheck-all 60 "${our[@]}" compute-sanitizer --tool racecheck "$bin/gpu_bench" cuda 32
+phase san-initcheck-all 40 "${our[@]}" compute-sanitizer --tool initcheck "$bin/gpu_bench" cuda 32
+[ -n "${VISIT_NO_PEER:-}" ] || phase peer 60 python3 "$from/peer.py"
 echo "all: $((SECONDS - start)) s"
 python3 "$from/report.py" "$logs" | tee "$out/table.txt"
-cp "$logs"/small-c*/log.jsonl "$out/" 2>/dev/null
+cp "$logs/small-cuda/log.jsonl" "$out/" 2>/dev/null
+gzip -c "$logs/trace.json" >"$out/trace.json.gz" 2>/dev/null
 exit 0

@@ -173,13 +173,36 @@ assert plan["flops"] < less["flops"] < plan["flops"] * 4 / 3'
     holds plan.json 'sorted(j["expert"]) == sorted("ep tp dp tp_ep tp_ep_pp".split())'
     holds plan.json 'j["coordinates"]["pp"] == [0, 0, 0, 0, 1, 1, 1, 1] and j["coordinates"]["tp"] == [0, 1] * 4'
     holds plan.json 'j["parameters"] == 8030261248 and abs(j["memory"]["parameters"] / 8030261248 - 1) < 1e-3 and j["sent"]["main/pp"] > 0'
-    s2s-train plan llama8b.json --mesh tp=2,cp=2,ep=4,etp=1,order=tp-cp-ep-dp-pp --world-size 16 --json >plan.json
+    moe="$ROOT/tests/oracle/models/qwen3_moe/config.json"
+    s2s-train plan "$moe" mesh.sequence_parallel=true --mesh tp=2,cp=2,ep=4,etp=1 --world-size 16 --json >plan.json
     holds plan.json 'j["mesh"]["dp"] == 4 and j["groups"]["dp_cp"][0] == [0, 2, 4, 6, 8, 10, 12, 14]'
     holds plan.json 'j["expert"]["ep"][0] == [0, 1, 2, 3] and j["expert"]["dp"][0] == [0, 4, 8, 12]'
-    holds plan.json '"memory" not in j and "flops" not in j'
-    exits 0 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2,ep=2 --rank 5
-    says "rank 5 of 8, memory, operations and messages are not told: s2s-train does not train on a mesh with ep=2, etp=2"
-    says "group dp: number 3 of 4 groups, place 0 of [5 7]"
+    holds plan.json 'j["memory"]["parameters"] > 0 and j["sent"]["main/tp-cp"] > 0'
+    exits 1 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2,ep=2
+    says "a model without experts"
+    exits 0 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2,order=tp-pp-cp-ep-dp --rank 5
+    says "rank 5 of 8, memory, operations and messages are not told: s2s-train does not train on a mesh with order=tp-pp-cp-ep-dp"
+    says "group dp: number 1 of 4 groups, place 1 of [1 5]"
+}
+
+@test "a picture shows which rank holds what" {
+    llama8b
+    exits 0 s2s-train plan llama8b.json --mesh tp=2,pp=2,dp=2 --format svg -o mesh.svg
+    python3 - mesh.svg <<'PY'
+import sys, xml.etree.ElementTree as tree
+svg = "{http://www.w3.org/2000/svg}"
+root = tree.parse(sys.argv[1]).getroot()
+boxes = [r for r in root.iter(svg + "rect") if r.get("class") == "rank"]
+texts = ["".join(t.itertext()) for t in root.iter(svg + "text")]
+assert len({(b.get("x"), b.get("y")) for b in boxes}) == 8
+assert "stage 0: embedding, layers 0-15" in texts and "stage 1: layers 16-31, head" in texts, texts
+assert sum(t.startswith("rank ") for t in texts) == 8 and any(t.startswith("rank 5 tp 1/2") for t in texts), texts
+assert all(float(b.get("x")) + float(b.get("width")) <= float(root.get("width")) for b in boxes)
+PY
+    exits 2 s2s-train plan llama8b.json --mesh dp=2048 --format svg
+    says "a picture has up to 1024 ranks, found 2048"
+    exits 2 s2s-train plan llama8b.json --format png
+    says "expected text, json or svg, found 'png'"
 }
 
 @test "s2s-check --report of a recipe is the plan of it" {

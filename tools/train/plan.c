@@ -16,13 +16,15 @@
 #include "tools/train/memory.h"
 #include "tools/train/plan_groups.h"
 #include "tools/train/plan_pipeline.h"
+#include "tools/train/plan_svg.h"
 
-enum { KEY_WORLD_SIZE = 0x100, KEY_RANK, KEY_MESH, KEY_MICROBATCHES, KEY_TOKENS };
+enum { KEY_WORLD_SIZE = 0x100, KEY_RANK, KEY_MESH, KEY_MICROBATCHES, KEY_TOKENS, KEY_FORMAT };
 
 struct plan_args {
     struct train_args train; /* first: it begins with the shared options */
     int world_size, rank;    /* 0: by the mesh */
     const char *mesh;
+    bool svg;
     int64_t microbatches, tokens;
 };
 
@@ -35,6 +37,8 @@ static const struct argp_option options[] = {
     {"rank", KEY_RANK, "R", 0, "The rank whose memory and messages are told (default 0)", 1},
     {"microbatches", KEY_MICROBATCHES, "M", 0,
      "Microbatches of a rank in a step, of made-up packs (default: by train.packs_per_step)", 1},
+    {"format", KEY_FORMAT, "NAME", 0,
+     "text (the default), json, or svg: a picture of which rank holds what", 1},
     {"tokens", KEY_TOKENS, "T", 0,
      "Slots of a made-up pack (default: the packs of data.train, or 8192)", 1},
     {0},
@@ -48,13 +52,13 @@ static const char doc[] =
     "that only count: nothing is computed, launched or written. Where the streams of data.train "
     "are files that are there, their packs are what is counted; else made-up packs of --tokens "
     "slots are: one sequence, or with an encoder utterances of 20 s of sound and as many slots of "
-    "text. A mesh with ep above 1, or in another order, is shown with its groups alone: s2s-train "
-    "does not train on it.\n"
+    "text. A mesh in another order is shown with its groups alone: s2s-train does not train on "
+    "it.\n"
     "\n"
     "Examples:\n"
     "  s2s-train plan recipe.yaml train.recompute=true\n"
     "  s2s-train plan config.json --tokens 8192 --world-size 64 --json\n"
-    "  s2s-train plan config.json --mesh tp=2,pp=2,dp=4\n"
+    "  s2s-train plan config.json --mesh tp=2,pp=2,dp=4 --format svg -o mesh.svg\n"
     "\n"
     "Exit status: 0 done, 1 the recipe or the model is bad, 2 the command line is bad or an input "
     "cannot be opened.\n"
@@ -72,6 +76,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MESH:
         args->mesh = arg;
+        return 0;
+    case KEY_FORMAT:
+        args->svg = strcmp(arg, "svg") == 0;
+        args->train.common.json = strcmp(arg, "json") == 0;
+        if (!args->svg && !args->train.common.json && strcmp(arg, "text") != 0)
+            argp_error(state, "--format: expected text, json or svg, found '%s'", arg);
         return 0;
     case KEY_MICROBATCHES:
         args->microbatches = s2s_arg_i64(state, "microbatches", arg, 1, 1 << 20);
@@ -190,6 +200,8 @@ static const char untrained[] =
 static int show(const struct plan_args *args, const struct s2s_recipe *recipe,
                 const struct plan_mesh *mesh, const struct s2s_plan *plan, struct s2s_error *err)
 {
+    if (args->svg)
+        return plan_svg_print(mesh, plan, err);
     json_t *json = args->train.common.json ? json_object() : NULL;
     int rc = 0;
     if (json) {
@@ -236,16 +248,19 @@ static int make(struct s2s_plan *plan, const struct s2s_recipe *recipe,
 /* The sizes of --mesh in the recipe, as if it had them. */
 static int take_mesh(struct s2s_recipe *recipe, const struct plan_mesh *mesh, struct s2s_error *err)
 {
-    static const enum s2s_axis axes[] = {S2S_AXIS_TP, S2S_AXIS_CP, S2S_AXIS_DP, S2S_AXIS_PP};
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof axes / sizeof *axes; i++) {
-        const int size = mesh->dense.size[axes[i]];
-        char text[32];
-        snprintf(text, sizeof text, "mesh.%s=%d", s2s_mesh_axis_name(axes[i]), size);
+    char text[32];
+    for (int axis = 0; rc == 0 && axis < S2S_AXES; axis++) {
+        const struct s2s_grid_spec *grid = axis == S2S_AXIS_EP ? &mesh->expert : &mesh->dense;
+        snprintf(text, sizeof text, "mesh.%s=%d", s2s_mesh_axis_name((enum s2s_axis)axis),
+                 grid->size[axis]);
         rc = s2s_conf_override(recipe->conf, text, err);
-        recipe->mesh.size[axes[i]] = size;
+        recipe->mesh.size[axis] = grid->size[axis];
     }
-    recipe->mesh.etp = recipe->mesh.size[S2S_AXIS_TP];
+    recipe->mesh.etp = mesh->expert.size[S2S_AXIS_TP];
+    snprintf(text, sizeof text, "mesh.etp=%d", recipe->mesh.etp);
+    if (rc == 0)
+        rc = s2s_conf_override(recipe->conf, text, err);
     return rc < 0 ? rc : 0;
 }
 

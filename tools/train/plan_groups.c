@@ -87,15 +87,12 @@ int plan_mesh_read(struct plan_mesh *mesh, const struct s2s_recipe *recipe, cons
     snprintf(mesh->order, sizeof mesh->order, "%s", init.order);
     for (int axis = 0; axis < S2S_AXES; axis++)
         sizes[axis] = recipe->mesh.size[axis];
-    sizes[KEY_ETP] = 0;
+    sizes[KEY_ETP] = list ? 0 : recipe->mesh.etp;
     int rc = list ? read_list(mesh, sizes, list, err) : 0;
     if (rc < 0)
         return rc;
     sizes[KEY_ETP] = sizes[KEY_ETP] ? sizes[KEY_ETP] : sizes[S2S_AXIS_TP];
-    if (sizes[S2S_AXIS_EP] > 1 || sizes[KEY_ETP] != sizes[S2S_AXIS_TP])
-        snprintf(mesh->untrained, sizeof mesh->untrained, "ep=%d, etp=%d", sizes[S2S_AXIS_EP],
-                 sizes[KEY_ETP]);
-    else if (strcmp(mesh->order, init.order) != 0)
+    if (strcmp(mesh->order, init.order) != 0)
         snprintf(mesh->untrained, sizeof mesh->untrained, "order=%.50s", mesh->order);
     return fit(mesh, sizes, world_size, err);
 }
@@ -147,18 +144,25 @@ static int lists_json(json_t *to, const char *name, const struct s2s_grid_spec *
     return 0;
 }
 
-/* The place of each rank along each axis: where it stands in its group. */
+int plan_mesh_places(int *at, const struct s2s_grid_spec *grid, enum s2s_axis axis,
+                     struct s2s_error *err)
+{
+    int *ranks, n, size, rc = s2s_grid_groups(&ranks, &n, &size, grid, S2S_AXIS_BIT(axis), err);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < n * size; i++)
+        at[ranks[i]] = i % size;
+    free(ranks);
+    return 0;
+}
+
 static int coordinates_json(json_t *to, const struct plan_mesh *mesh, struct s2s_error *err)
 {
     static const enum s2s_axis axes[] = {S2S_AXIS_TP, S2S_AXIS_CP, S2S_AXIS_DP, S2S_AXIS_PP};
     int *at = s2s_xcalloc((size_t)mesh->world_size, sizeof *at), rc = 0;
     for (size_t a = 0; rc == 0 && a < sizeof axes / sizeof *axes; a++) {
-        int *ranks, n, size;
-        if ((rc = s2s_grid_groups(&ranks, &n, &size, &mesh->dense, S2S_AXIS_BIT(axes[a]), err)) < 0)
+        if ((rc = plan_mesh_places(at, &mesh->dense, axes[a], err)) < 0)
             break;
-        for (int i = 0; i < n * size; i++)
-            at[ranks[i]] = i % size;
-        free(ranks);
         json_t *list = json_array();
         for (int r = 0; r < mesh->world_size; r++)
             json_array_append_new(list, json_integer(at[r]));

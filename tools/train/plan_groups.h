@@ -13,7 +13,7 @@ struct plan_mesh {
     int world_size;
     struct s2s_grid_spec dense, expert; /* expert: tp is that of the experts, cp is 1 */
     char order[64];
-    char untrained[64]; /* of it what nobody can train on: "ep=2, etp=1"; "" */
+    char untrained[64]; /* of it what nobody can train on: "order=.."; "" */
 };
 
 /*
@@ -22,6 +22,9 @@ struct plan_mesh {
  */
 int plan_mesh_read(struct plan_mesh *mesh, const struct s2s_recipe *recipe, const char *list,
                    int world_size, struct s2s_error *err);
+/* at [world_size]: the place of each rank along an axis, where it stands in its group. */
+int plan_mesh_places(int *at, const struct s2s_grid_spec *grid, enum s2s_axis axis,
+                     struct s2s_error *err);
 /* Adds "mesh", "groups", "expert" and "coordinates" (of each rank, by axis). */
 int plan_groups_json(json_t *to, const struct plan_mesh *mesh, struct s2s_error *err);
 /* The groups that a rank is in, a line each; of a single rank nothing. */

@@ -95,12 +95,10 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
     s2s_nn_rmsnorm_init(&layer->k_norm, ctx, "k_norm", shape->dim, options->eps, 0, flags);
 }
 
-/* Keys or values of this rank's heads. */
-static struct s2s_tensor *project_kv(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
-                                     const struct s2s_nn_linear *linear, struct s2s_tensor *x,
-                                     const struct s2s_nn_batch *batch)
+/* Keys or values of this rank's heads, of its part of them. */
+static struct s2s_tensor *whole_heads(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
+                                      struct s2s_tensor *y, const struct s2s_nn_batch *batch)
 {
-    struct s2s_tensor *y = s2s_nn_linear(tape, linear, x);
     const int n = layer->n_sharing;
     if (n == 1)
         return y;
@@ -131,12 +129,13 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
                                     const struct s2s_kv_cache *cache)
 {
     const struct s2s_attention_shape *shape = &layer->shape;
-    x = s2s_nn_enter(tape, &batch->tp, x);
-    struct s2s_tensor *q = s2s_nn_linear(tape, &layer->q, x);
-    q = place(tape, layer, &layer->q_norm, shape->n_heads, q, batch);
-    struct s2s_tensor *k = project_kv(tape, layer, &layer->k, x, batch);
+    const struct s2s_nn_linear *maps[] = {&layer->q, &layer->k, &layer->v};
+    struct s2s_tensor *qkv[3];
+    s2s_nn_linear_enter(tape, &batch->tp, x, 3, maps, qkv);
+    struct s2s_tensor *k = whole_heads(tape, layer, qkv[1], batch),
+                      *v = whole_heads(tape, layer, qkv[2], batch),
+                      *q = place(tape, layer, &layer->q_norm, shape->n_heads, qkv[0], batch);
     k = place(tape, layer, &layer->k_norm, shape->n_kv_heads, k, batch);
-    struct s2s_tensor *v = project_kv(tape, layer, &layer->v, x, batch);
     if (cache->memory) {
         k = extend(tape, cache, 0, k);
         v = extend(tape, cache, 1, v);
@@ -160,8 +159,9 @@ void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int
 struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *layer,
                               const struct s2s_nn_tp *tp, struct s2s_tensor *x)
 {
-    x = s2s_nn_enter(tape, tp, x);
-    struct s2s_tensor *gate = s2s_nn_linear(tape, &layer->gate, x);
-    struct s2s_tensor *up = s2s_nn_linear(tape, &layer->up, x);
-    return s2s_nn_linear_leave(tape, &layer->down, tp, s2s_op_glu(tape, gate, up, layer->act));
+    const struct s2s_nn_linear *maps[] = {&layer->gate, &layer->up};
+    struct s2s_tensor *both[2];
+    s2s_nn_linear_enter(tape, tp, x, 2, maps, both);
+    return s2s_nn_linear_leave(tape, &layer->down, tp,
+                               s2s_op_glu(tape, both[0], both[1], layer->act));
 }

@@ -78,11 +78,30 @@ struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_line
     return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
 }
 
+void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, struct s2s_tensor *x,
+                         int n, const struct s2s_nn_linear *const *layers, struct s2s_tensor **out)
+{
+    struct s2s_tensor *w[S2S_NN_MAPS], *b[S2S_NN_MAPS];
+    if (!tp->sp) {
+        x = s2s_nn_enter(tape, tp, x);
+        for (int i = 0; i < n; i++)
+            out[i] = s2s_nn_linear(tape, layers[i], x);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        w[i] = layers[i]->w->tensor;
+        b[i] = layers[i]->b ? layers[i]->b->tensor : NULL;
+    }
+    s2s_op_gather_linear(tape, x, tp->group, n, w, b, out);
+}
+
 struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                        const struct s2s_nn_tp *tp, struct s2s_tensor *x)
 {
     if (s2s_group_size(tp->group) == 1)
         return s2s_nn_linear(tape, layer, x);
-    struct s2s_tensor *y = s2s_nn_leave(tape, tp, s2s_op_linear(tape, x, layer->w->tensor, NULL));
+    struct s2s_tensor *y =
+        tp->sp ? s2s_op_linear_scatter(tape, x, layer->w->tensor, tp->group)
+               : s2s_op_all_reduce(tape, s2s_op_linear(tape, x, layer->w->tensor, NULL), tp->group);
     return layer->b ? s2s_op_add_bias(tape, y, layer->b->tensor) : y;
 }

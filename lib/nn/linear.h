@@ -62,6 +62,10 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
                         int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut);
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x);
+enum { S2S_NN_MAPS = 3 };
+/* n of up to S2S_NN_MAPS COLUMN maps of x, which begins a region: out[i] of layers[i]. */
+void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, struct s2s_tensor *x,
+                         int n, const struct s2s_nn_linear *const *layers, struct s2s_tensor **out);
 /* Of a ROW map, which ends a region: y leaves it. */
 struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                        const struct s2s_nn_tp *tp, struct s2s_tensor *x);

@@ -78,8 +78,56 @@ void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x
 
 /* ---- linear ---- */
 
-static void linear_backward_bias(struct s2s_tape *tape, struct s2s_tensor *b,
-                                 const struct s2s_tensor *dy)
+void tensor_linear(struct s2s_tape *tape, const struct s2s_tensor *x, const struct s2s_tensor *w,
+                   const struct s2s_tensor *b, const struct s2s_tensor *y)
+{
+    tensor_check(tape, "linear", x, -1, -1);
+    tensor_check(tape, "linear", w, -1, s2s_tensor_cols(x));
+    if (b)
+        tensor_check(tape, "linear", b, 1, s2s_tensor_rows(w));
+    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
+                                                                  .b = s2s_tensor_mat(w),
+                                                                  .c = s2s_tensor_mat(y),
+                                                                  .bias = s2s_tensor_mat(b),
+                                                                  .m = s2s_tensor_rows(x),
+                                                                  .n = s2s_tensor_rows(w),
+                                                                  .k = s2s_tensor_cols(x),
+                                                                  .trans_b = true,
+                                                                  .alpha = 1});
+}
+
+void tensor_linear_dx(struct s2s_tape *tape, struct s2s_mat dy, const struct s2s_tensor *w,
+                      const struct s2s_tensor *dx, bool accumulate)
+{
+    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = dy,
+                                                                  .b = s2s_tensor_mat(w),
+                                                                  .c = s2s_tensor_mat(dx),
+                                                                  .m = s2s_tensor_rows(dx),
+                                                                  .n = s2s_tensor_cols(dx),
+                                                                  .k = s2s_tensor_rows(w),
+                                                                  .alpha = 1,
+                                                                  .accumulate = accumulate});
+}
+
+void tensor_linear_dw(struct s2s_tape *tape, struct s2s_mat dy, const struct s2s_tensor *x,
+                      struct s2s_tensor *w)
+{
+    bool accumulate;
+    struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate);
+    if (!dw)
+        return;
+    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = dy,
+                                                                  .b = s2s_tensor_mat(x),
+                                                                  .c = s2s_tensor_mat(dw),
+                                                                  .m = s2s_tensor_rows(w),
+                                                                  .n = s2s_tensor_cols(x),
+                                                                  .k = s2s_tensor_rows(x),
+                                                                  .trans_a = true,
+                                                                  .alpha = 1,
+                                                                  .accumulate = accumulate});
+}
+
+void tensor_bias_grad(struct s2s_tape *tape, struct s2s_tensor *b, const struct s2s_tensor *dy)
 {
     bool accumulate;
     struct s2s_tensor *db = s2s_tape_grad(tape, b, &accumulate);
@@ -116,53 +164,23 @@ static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
     struct s2s_tensor *x = node->in[0], *w = node->in[1], *b = node->in[2];
     const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
     const struct s2s_mat factor = as_factor(tape, dy, w->dtype);
-    int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_cols(dy);
     bool accumulate;
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
     if (dx)
-        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = factor,
-                                                                      .b = s2s_tensor_mat(w),
-                                                                      .c = s2s_tensor_mat(dx),
-                                                                      .m = t,
-                                                                      .n = in,
-                                                                      .k = out,
-                                                                      .alpha = 1,
-                                                                      .accumulate = accumulate});
-    struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate);
-    if (dw)
-        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = factor,
-                                                                      .b = s2s_tensor_mat(x),
-                                                                      .c = s2s_tensor_mat(dw),
-                                                                      .m = out,
-                                                                      .n = in,
-                                                                      .k = t,
-                                                                      .trans_a = true,
-                                                                      .alpha = 1,
-                                                                      .accumulate = accumulate});
+        tensor_linear_dx(tape, factor, w, dx, accumulate);
+    tensor_linear_dw(tape, factor, x, w);
     s2s_tape_scratch_end(tape);
-    linear_backward_bias(tape, b, dy);
+    tensor_bias_grad(tape, b, dy);
 }
 
 /* y of the given type */
 static struct s2s_tensor *linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b, enum s2s_dtype dtype)
 {
-    int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_rows(w);
-    tensor_check(tape, "linear", x, -1, -1);
-    tensor_check(tape, "linear", w, -1, in);
-    if (b)
-        tensor_check(tape, "linear", b, 1, out);
-    struct s2s_tensor *y = s2s_tape_tensor(tape, dtype, 2, (int64_t[]){t, out});
-    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
-                                                                  .b = s2s_tensor_mat(w),
-                                                                  .c = s2s_tensor_mat(y),
-                                                                  .bias = s2s_tensor_mat(b),
-                                                                  .m = t,
-                                                                  .n = out,
-                                                                  .k = in,
-                                                                  .trans_b = true,
-                                                                  .alpha = 1});
     struct s2s_tensor *ins[] = {x, w, b};
+    struct s2s_tensor *y =
+        s2s_tape_tensor(tape, dtype, 2, (int64_t[]){s2s_tensor_rows(x), s2s_tensor_rows(w)});
+    tensor_linear(tape, x, w, b, y);
     if (s2s_tape_needs(tape, 3, ins))
         s2s_tape_push(tape, "linear", linear_backward, 3, ins, 1, &y);
     return y;
@@ -187,7 +205,7 @@ static void add_bias_backward(struct s2s_tape *tape, struct s2s_node *node)
     struct s2s_tensor *x = node->in[0];
     const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
     bool accumulate;
-    linear_backward_bias(tape, node->in[1], dy);
+    tensor_bias_grad(tape, node->in[1], dy);
     if (!x->needs_grad || s2s_tape_grad_steal(x, node->out[0]))
         return;
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);

@@ -213,6 +213,19 @@ struct s2s_tensor *s2s_op_all_gather(struct s2s_tape *tape, struct s2s_tensor *x
 /* y [n, cols] is this rank's part of the sum of x [size * n, cols]; gradients are gathered. */
 struct s2s_tensor *s2s_op_reduce_scatter(struct s2s_tape *tape, struct s2s_tensor *x,
                                          const struct s2s_group *group);
+/*
+ * Linear maps whose rows are cut over ranks, outside (op_linear_sp.c). What all ranks' rows are is
+ * known while it is computed, and again in the backward; the tape keeps each rank's own.
+ *
+ * out[i] [size * rows, ..] = x' w[i]^T + b[i] of every rank's rows x', by rank; n of up to 3. The
+ * gradient of a rank's rows is the sum of what all ranks have for them.
+ */
+void s2s_op_gather_linear(struct s2s_tape *tape, struct s2s_tensor *x,
+                          const struct s2s_group *group, int n, struct s2s_tensor *const *w,
+                          struct s2s_tensor *const *b, struct s2s_tensor **out);
+/* y [rows / size, out] is this rank's part of the sum over the ranks of x w^T. */
+struct s2s_tensor *s2s_op_linear_scatter(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *w, const struct s2s_group *group);
 /* Rows of x for each rank, one after the other, go there; y holds what came, by rank. send, recv:
  * numbers of rows [size], borrowed. The gradient goes back the same way. */
 struct s2s_tensor *s2s_op_all_to_all(struct s2s_tape *tape, struct s2s_tensor *x,

@@ -47,6 +47,16 @@ struct s2s_spans tensor_spans(struct s2s_tape *tape, struct s2s_span *spans, int
 struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
                                         const struct s2s_attention_shape *shape);
 
+/* y = x w^T + b (or NULL) into a tensor that is there, and the gradients of a linear map, dy of the
+ * type of w: dx (+)= dy w; those of w and b, where they want one, are added to what they have. */
+void tensor_linear(struct s2s_tape *tape, const struct s2s_tensor *x, const struct s2s_tensor *w,
+                   const struct s2s_tensor *b, const struct s2s_tensor *y);
+void tensor_linear_dx(struct s2s_tape *tape, struct s2s_mat dy, const struct s2s_tensor *w,
+                      const struct s2s_tensor *dx, bool accumulate);
+void tensor_linear_dw(struct s2s_tape *tape, struct s2s_mat dy, const struct s2s_tensor *x,
+                      struct s2s_tensor *w);
+void tensor_bias_grad(struct s2s_tape *tape, struct s2s_tensor *b, const struct s2s_tensor *dy);
+
 /* Forgets tensors and nodes, but gives no gradient back. */
 void tensor_tape_forget(struct s2s_tape *tape);
 /* Makes one whole of the gradient of a split tensor. */

@@ -291,3 +291,14 @@ assert s["total"] == m["sum"] > 0'
     says "absent/trace.json"
     [ ! -e run/other/log.jsonl ]
 }
+
+@test "sequences that are cut between the layers take less memory than whole ones" {
+    for cut in false true; do
+        s2s-train plan r.yaml --json --tokens 256 --mesh tp=4 mesh.sequence_parallel=$cut >cut.$cut
+    done
+    python3 - <<'PY'
+import json
+whole, cut = (json.load(open("cut." + x))["memory"]["activations"] for x in ("false", "true"))
+assert cut < 0.8 * whole, (cut, whole)
+PY
+}

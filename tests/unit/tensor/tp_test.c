@@ -181,6 +181,82 @@ static void columns_come_together_and_their_gradients_add(void **state)
     }
 }
 
+/* ---- rows that are cut outside of two maps ---- */
+
+enum { SP_ROWS = 8, INNER = 12 };
+
+static float rows0[SP_ROWS * WIDTH], in0[2 * INNER * WIDTH], bias0[INNER], out0[WIDTH * INNER];
+
+/* out(in_0(x) + in_1(x)), of which a rank has INNER / size columns between the maps. */
+struct mapped {
+    float y[SP_ROWS * WIDTH], dx[SP_ROWS * WIDTH], din[2][INNER * WIDTH], dbias[INNER],
+        dout[WIDTH * INNER];
+};
+
+static void run_maps(const struct s2s_group *g, struct mapped *m)
+{
+    struct s2s_device *device;
+    struct s2s_tape *tape = open_tape(&device);
+    const int size = s2s_group_size(g), n = INNER / size, first = s2s_group_rank(g) * n;
+    const int64_t rows = SP_ROWS / size, begin = s2s_group_rank(g) * rows * WIDTH;
+    float zeros[SP_ROWS * WIDTH] = {0}, columns[WIDTH * INNER];
+    for (int i = 0; i < WIDTH * n; i++)
+        columns[i] = out0[i / n * INNER + first + i % n];
+    struct s2s_tensor *x = leaf(tape, rows, WIDTH, rows0 + begin), *h[2],
+                      *in[] = {leaf(tape, n, WIDTH, in0 + first * WIDTH),
+                               leaf(tape, n, WIDTH, in0 + (INNER + first) * WIDTH)},
+                      *b[] = {NULL, leaf(tape, 1, n, bias0 + first)},
+                      *out = leaf(tape, WIDTH, n, columns), *y;
+    if (size > 1)
+        s2s_op_gather_linear(tape, x, g, 2, in, b, h);
+    for (int i = 0; size == 1 && i < 2; i++)
+        h[i] = s2s_op_linear(tape, x, in[i], b[i]);
+    struct s2s_tensor *sum = s2s_op_add(tape, h[0], h[1]);
+    y = size > 1 ? s2s_op_linear_scatter(tape, sum, out, g) : s2s_op_linear(tape, sum, out, NULL);
+    s2s_op_sqdist(tape, y, s2s_tape_upload(tape, S2S_F32, 2, y->shape, zeros), 1);
+    s2s_tape_backward(tape);
+    s2s_tensor_read(y, m->y + begin);
+    s2s_tensor_read(x->grad, m->dx + begin);
+    for (int i = 0; i < 2; i++)
+        s2s_tensor_read(in[i]->grad, m->din[i] + first * WIDTH);
+    s2s_tensor_read(b[1]->grad, m->dbias + first);
+    s2s_tensor_read(out->grad, columns);
+    for (int i = 0; i < WIDTH * n; i++)
+        m->dout[i / n * INNER + first + i % n] = columns[i];
+    close_tape(tape, device);
+}
+
+static struct mapped parts; /* each rank writes its own */
+
+static void maps_of_a_rank(const struct s2s_group *g, void *ctx)
+{
+    run_maps(g, &parts);
+}
+
+static void maps_of_rows_that_are_cut_give_what_whole_ones_give(void **state)
+{
+    struct mapped whole;
+    struct team team;
+    run_maps(NULL, &whole);
+    alarm(30);
+    team_run(&team, RANKS, maps_of_a_rank, NULL);
+    alarm(0);
+    for (int r = 0; r < RANKS; r++) /* rows in, out and back: gathered again for the gradients */
+        assert_int_equal(team.calls[r], 5);
+    const struct {
+        const float *part, *whole;
+        int64_t n;
+    } all[] = {
+        {parts.y, whole.y, SP_ROWS * WIDTH},         {parts.dx, whole.dx, SP_ROWS * WIDTH},
+        {parts.din[0], whole.din[0], INNER * WIDTH}, {parts.din[1], whole.din[1], INNER * WIDTH},
+        {parts.dbias, whole.dbias, INNER},           {parts.dout, whole.dout, WIDTH * INNER}};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        for (int64_t i = 0; i < all[k].n; i++)
+            if (!(fabsf(all[k].part[i] - all[k].whole[i]) <= 3e-6f * (10 + fabsf(all[k].whole[i]))))
+                fail_msg("%zu: element %lld is %g, not %g", k, (long long)i, (double)all[k].part[i],
+                         (double)all[k].whole[i]);
+}
+
 /* ---- a bias after a sum ---- */
 
 /* Value and gradients are those of a bias in the product, whether its input is trained or not. */
@@ -221,11 +297,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_the_classes_give_the_loss_of_all),
         cmocka_unit_test(columns_come_together_and_their_gradients_add),
+        cmocka_unit_test(maps_of_rows_that_are_cut_give_what_whole_ones_give),
         cmocka_unit_test(a_bias_after_the_sum_is_that_of_the_product),
     };
     s2s_rng_fill_normal(x0, ROWS * WIDTH, 1, 0, 0, 1);
     s2s_rng_fill_normal(head0, VOCAB * WIDTH, 2, 0, 0, 1);
     s2s_rng_fill_normal(target0, ROWS * VOCAB, 4, 0, 0, 1);
+    s2s_rng_fill_normal(rows0, SP_ROWS * WIDTH, 5, 0, 0, 1);
+    s2s_rng_fill_normal(in0, 2 * INNER * WIDTH, 6, 0, 0, 1);
+    s2s_rng_fill_normal(bias0, INNER, 7, 0, 0, 1);
+    s2s_rng_fill_normal(out0, WIDTH * INNER, 8, 0, 0, 1);
     make_a_hit();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

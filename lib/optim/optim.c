@@ -136,6 +136,7 @@ int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
     for (size_t i = 0; i < n; i++) {
         struct s2s_optim_slice *slice = &o->slices[i];
         *slice = (struct s2s_optim_slice){slices[i].begin, slices[i].end, .at = o->numel};
+        slice->stored = params->shards ? slice->at : slice->begin;
         if (i > 0 && slice->begin < slice[-1].end)
             S2S_BUG("slice %zu of the optimizer begins before the end of the last", i);
         add_ranges(params, slice, &ranges, &n_ranges, &cap);
@@ -176,16 +177,15 @@ void s2s_optim_free(struct s2s_optim *o)
 
 /* ---- the step ---- */
 
-/* *out (+)= the squares of the gradients [begin, end) */
-static void add_squares(struct s2s_optim *o, int64_t begin, int64_t end, double *out,
-                        bool accumulate)
+/* *out (+)= the squares of n gradients, of which the first is stored at `at` */
+static void add_squares(struct s2s_optim *o, int64_t at, int64_t n, double *out, bool accumulate)
 {
     struct s2s_device *device = o->params->device;
     const struct s2s_kernels *k = device->kernels;
-    struct s2s_k_reduce args = {.x = {o->params->grads + begin, end - begin, S2S_F32},
+    struct s2s_k_reduce args = {.x = {o->params->grads + at, n, S2S_F32},
                                 .out = out,
                                 .rows = 1,
-                                .cols = end - begin,
+                                .cols = n,
                                 .what = S2S_REDUCE_SUMSQ,
                                 .accumulate = accumulate};
     struct s2s_arena_mark mark = s2s_arena_mark(&device->scratch);
@@ -200,11 +200,12 @@ void s2s_optim_sumsq(struct s2s_optim *o, double *out)
     for (int c = 0; c < S2S_CLASSES; c++) {
         bool any = false;
         for (size_t i = 0; i < o->n_slices; i++) {
+            const struct s2s_optim_slice *slice = &o->slices[i];
             int64_t begin, end;
             s2s_params_range(o->params, (enum s2s_param_class)c, &begin, &end);
-            if (!clip_range(&o->slices[i], &begin, &end))
+            if (!clip_range(slice, &begin, &end))
                 continue;
-            add_squares(o, begin, end, out + c, any);
+            add_squares(o, slice->stored + begin - slice->begin, end - begin, out + c, any);
             any = true;
         }
         if (!any)
@@ -243,10 +244,10 @@ void s2s_optim_update(struct s2s_optim *o, size_t i, double lr, double weight_de
     device->kernels->adamw(
         &device->queue,
         &(struct s2s_k_adamw){
-            .p = o->params->master + slice->begin,
+            .p = o->params->master + slice->stored,
             .m = o->m + slice->at,
             .v = o->v + slice->at,
-            .grad = o->params->grads + slice->begin,
+            .grad = o->params->grads + slice->stored,
             .working = s2s_params_working(o->params, slice->begin, slice->end - slice->begin),
             .ranges = o->ranges + slice->first_range,
             .n_ranges = slice->n_ranges,

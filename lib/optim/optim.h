@@ -31,7 +31,8 @@ int s2s_adamw_read(struct s2s_adamw_options *options, const struct s2s_conf *con
 /* Elements [begin, end) of the flat buffers. */
 struct s2s_optim_slice {
     int64_t begin, end;
-    int64_t at; /* of its first moment; set by s2s_optim_new_slices, as the rest */
+    int64_t at;     /* of its first moment; set by s2s_optim_new_slices, as the rest */
+    int64_t stored; /* of its first value and gradient in params->master and grads */
     int64_t first_range, n_ranges;
 };
 
@@ -40,9 +41,10 @@ struct s2s_optim {
     struct s2s_adamw_options options;
     struct s2s_optim_slice *slices; /* [n_slices], by begin */
     size_t n_slices;
-    int64_t numel;                  /* of all slices */
-    float *m, *v;                   /* [numel], device memory */
-    int64_t t;                      /* steps taken */
+    bool divided;  /* ranks that have other tokens update the rest; the caller's to set */
+    int64_t numel; /* of all slices */
+    float *m, *v;  /* [numel], device memory */
+    int64_t t;     /* steps taken */
     struct s2s_adamw_range *ranges; /* [n_ranges] slice by slice, device memory */
     int64_t n_ranges;
     double *sums; /* [S2S_CLASSES], device memory */

@@ -8,8 +8,8 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/tensor/param_internal.h"
 
-enum { PARAM_ALIGN = 16 }; /* elements: a cache line of fp32 */
 /* elements: more than any machine has; sizes come from configs */
 static const int64_t MAX_NUMEL = (int64_t)1 << 56;
 
@@ -18,6 +18,20 @@ struct s2s_params *s2s_params_new(struct s2s_device *device)
     struct s2s_params *params = s2s_xcalloc(1, sizeof *params);
     params->device = device;
     return params;
+}
+
+static void free_shards(struct s2s_params *params)
+{
+    struct s2s_shards *s = params->shards;
+    const struct s2s_kernels *k = params->device->kernels;
+    if (!s)
+        return;
+    if (s->values != s->masters)
+        k->free(&params->device->queue, s->values);
+    k->free(&params->device->queue, s->masters);
+    k->free(&params->device->queue, s->grads);
+    free(s->units);
+    free(s);
 }
 
 void s2s_params_free(struct s2s_params *params)
@@ -42,6 +56,7 @@ void s2s_params_free(struct s2s_params *params)
         free(p->name);
         free(p);
     }
+    free_shards(params);
     free(params->list);
     free(params->slots);
     free(params);
@@ -282,40 +297,52 @@ static bool has_working(const struct s2s_params *params)
     return params->device->dtype != S2S_F32;
 }
 
-/* The buffers, zeroed; none of them if there is no room for all. */
+/* The buffers, zeroed; none of them if there is no room for all. Working values are the masters
+ * where both are F32. */
 static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
 {
     const struct s2s_kernels *k = params->device->kernels;
     const size_t size = s2s_dtype_size(params->device->dtype);
-    const int64_t n = params->n_trained, n_values = has_working(params) ? n : 0;
+    struct s2s_shards none = {.n_whole = 0}, *s = params->shards ? params->shards : &none;
+    const int64_t n = params->n_stored, n_whole = s->n_whole;
+    const bool works = has_working(params), whole = s == &none;
     const struct {
-        int64_t n;
+        int64_t n; /* -1: not needed */
         size_t size;
         void **data;
     } buffers[] = {{n, sizeof(float), (void **)&params->master},
-                   {n_values, size, &params->values},
+                   {works && whole ? n : -1, size, &params->values},
                    {n, sizeof(float), (void **)&params->grads},
                    {params->n_fixed, sizeof(float), (void **)&params->fixed},
-                   {params->n_halves, size, &params->halves}};
+                   {params->n_halves, size, &params->halves},
+                   {whole ? -1 : n_whole, sizeof(float), (void **)&s->masters},
+                   {works && !whole ? n_whole : -1, size, &s->values},
+                   {whole ? -1 : n_whole, sizeof(float), (void **)&s->grads}};
     enum { N = sizeof buffers / sizeof *buffers };
-    bool room = n <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL && params->n_halves <= MAX_NUMEL;
+    bool room = params->n_trained <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL &&
+                params->n_halves <= MAX_NUMEL;
     for (int i = 0; i < N; i++) {
-        const size_t bytes = (size_t)(buffers[i].n ? buffers[i].n : 1) * buffers[i].size;
-        *buffers[i].data = room ? k->alloc(&params->device->queue, bytes) : NULL;
+        const size_t bytes = (size_t)(buffers[i].n > 0 ? buffers[i].n : 1) * buffers[i].size;
+        *buffers[i].data = NULL;
+        if (!room || buffers[i].n < 0)
+            continue;
+        *buffers[i].data = k->alloc(&params->device->queue, bytes);
         room = *buffers[i].data != NULL;
         if (room)
             k->zero(&params->device->queue, *buffers[i].data, bytes);
     }
-    if (room && n_values == 0) {
-        k->free(&params->device->queue, params->values);
-        params->values = params->master;
-    }
-    if (room)
+    if (room) {
+        params->values = params->values ? params->values : params->master;
+        s->values = s->values ? s->values : s->masters;
         return 0;
-    for (int i = 0; i < N; i++)
+    }
+    for (int i = 0; i < N; i++) {
         k->free(&params->device->queue, *buffers[i].data);
+        *buffers[i].data = NULL;
+    }
     int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
-                           (double)n + (double)params->n_fixed + (double)params->n_halves);
+                           (double)params->n_trained + (double)params->n_fixed +
+                               (double)params->n_halves);
     return s2s_error_hint(err, rc, "check the sizes in its config");
 }
 
@@ -343,6 +370,31 @@ static void round_up(int64_t *end, int n)
         *end = (*end + step - 1) / step * step;
 }
 
+/* In the order they were added, which is that of units too: each ends where ranks can divide it. */
+static void lay_out_class(struct s2s_params *params, int c)
+{
+    struct s2s_shards *shards = params->shards;
+    int64_t *end = &params->n_trained;
+    int unit = -1;
+    for (size_t i = 0; i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        if (!p->trained || (int)p->class != c)
+            continue;
+        const int own = tensor_unit_of(params, i);
+        if (own != unit && unit >= 0)
+            round_up(end, shards->size);
+        if (own != unit)
+            shards->units[own].flat[c][0] = *end;
+        unit = own;
+        place(p, end);
+        if (own >= 0) {
+            shards->units[own].flat[c][1] = *end;
+            round_up(&shards->units[own].flat[c][1], shards->size);
+        }
+    }
+    round_up(end, shards ? shards->size : params->n_shards[c]);
+}
+
 static void lay_out(struct s2s_params *params)
 {
     static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
@@ -354,11 +406,13 @@ static void lay_out(struct s2s_params *params)
             place(p, working_dtype(params, p) == S2S_F32 ? &params->n_fixed : &params->n_halves);
     }
     for (int c = 0; c < S2S_CLASSES; c++) {
-        for (size_t i = 0; i < params->n; i++)
-            if (params->list[i]->trained && (int)params->list[i]->class == c)
-                place(params->list[i], &params->n_trained);
-        round_up(&params->n_trained, params->n_shards[c]);
+        lay_out_class(params, c);
         params->class_end[c] = params->n_trained;
+    }
+    params->n_stored = params->n_trained;
+    if (params->shards) {
+        params->n_stored /= params->shards->size;
+        tensor_place_units(params);
     }
 }
 
@@ -406,22 +460,34 @@ struct s2s_stack s2s_param_stack(const struct s2s_param *first)
     return (struct s2s_stack){first->tensor, first->n_stack, room_of(first)};
 }
 
-/* Where its values are: the masters, and what layers use. */
-static void set_values(struct s2s_params *params, struct s2s_param *p)
+/* Where its values are: the masters, and what layers use; and its gradient. */
+static void set_values(struct s2s_params *params, struct s2s_param *p, size_t idx)
 {
     const enum s2s_dtype dtype = working_dtype(params, p);
-    const bool wide = dtype == S2S_F32;
-    void *data = NULL;
-    p->master = NULL;
-    if (!(p->flags & S2S_PARAM_ABSENT)) {
-        if (p->trained || wide)
-            p->master = (p->trained ? params->master : params->fixed) + p->offset;
-        data = wide         ? (void *)p->master
-               : p->trained ? (char *)params->values + p->offset * (int64_t)s2s_dtype_size(dtype)
-                            : (char *)params->halves + p->offset * (int64_t)s2s_dtype_size(dtype);
+    const bool wide = dtype == S2S_F32, absent = p->flags & S2S_PARAM_ABSENT;
+    const struct s2s_shards *s = p->trained ? params->shards : NULL;
+    float *masters = p->trained ? params->master : params->fixed, *grads = params->grads;
+    void *values = p->trained ? params->values : params->halves;
+    int64_t at = p->offset;
+    p->master = absent || (!p->trained && !wide) ? NULL : masters + at;
+    p->grad_stored = p->trained ? grads + at : NULL;
+    p->stored_end = p->numel;
+    if (s) {
+        at = tensor_place_param(params, p, tensor_unit_of(params, idx));
+        masters = s->masters;
+        values = s->values;
+        grads = s->grads;
     }
-    set_header(p->tensor, p, params->device, dtype, data);
+    void *data =
+        wide ? (void *)(masters + at) : (char *)values + at * (int64_t)s2s_dtype_size(dtype);
+    set_header(p->tensor, p, params->device, dtype, absent ? NULL : data);
     p->tensor->param = p;
+    if (!p->trained)
+        return;
+    p->tensor->needs_grad = true;
+    p->tensor->grad_written = true; /* the bucket is zeroed once a step, then everybody adds */
+    p->tensor->grad = s2s_xcalloc(1, sizeof *p->tensor->grad);
+    set_header(p->tensor->grad, p, params->device, S2S_F32, grads + at);
 }
 
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
@@ -433,19 +499,9 @@ int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
     rc = alloc_buffers(params, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < params->n; i++) {
-        struct s2s_param *p = params->list[i];
-        struct s2s_tensor *t = p->tensor;
-        if (p->tied)
-            continue;
-        set_values(params, p);
-        if (!p->trained)
-            continue;
-        t->needs_grad = true;
-        t->grad_written = true; /* the bucket is zeroed once a step, then everybody adds */
-        t->grad = s2s_xcalloc(1, sizeof *t->grad);
-        set_header(t->grad, p, params->device, S2S_F32, params->grads + p->offset);
-    }
+    for (size_t i = 0; i < params->n; i++)
+        if (!params->list[i]->tied)
+            set_values(params, params->list[i], i);
     count_stacks(params);
     params->finished = true;
     return 0;
@@ -455,14 +511,16 @@ int64_t s2s_params_bytes(const struct s2s_params *params)
 {
     const int64_t wide = (int64_t)sizeof(float);
     const int64_t size = (int64_t)s2s_dtype_size(params->device->dtype);
-    return wide * (params->n_trained + params->n_fixed) +
-           size * ((has_working(params) ? params->n_trained : 0) + params->n_halves);
+    const int64_t n_whole = params->shards ? params->shards->n_whole : 0;
+    const int64_t n_working = params->shards ? n_whole : params->n_trained;
+    return wide * (params->n_stored + n_whole + params->n_fixed) +
+           size * ((has_working(params) ? n_working : 0) + params->n_halves);
 }
 
 struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin, int64_t n)
 {
     const enum s2s_dtype dtype = params->device->dtype;
-    if (!has_working(params))
+    if (!has_working(params) || params->shards)
         return (struct s2s_mat){0};
     char *values = params->values;
     return (struct s2s_mat){values + begin * (int64_t)s2s_dtype_size(dtype), n, dtype};
@@ -471,7 +529,7 @@ struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin
 void s2s_params_round(struct s2s_params *params, int64_t begin, int64_t n)
 {
     struct s2s_device *device = params->device;
-    if (has_working(params))
+    if (has_working(params) && !params->shards)
         device->kernels->copy(&device->queue,
                               &(struct s2s_k_copy){.src = {params->master + begin, n, S2S_F32},
                                                    .dst = s2s_params_working(params, begin, n),
@@ -493,7 +551,7 @@ void s2s_params_zero_grads(struct s2s_params *params)
             S2S_BUG("parameter %s was neither loaded nor initialised", params->list[i]->name);
     params->complete = true;
     params->device->kernels->zero(&params->device->queue, params->grads,
-                                  (size_t)params->n_trained * sizeof(float));
+                                  (size_t)params->n_stored * sizeof(float));
 }
 
 struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, bool gradient)
@@ -503,11 +561,13 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
         struct s2s_param *p = params->list[i];
         if (!s2s_param_is_here(p) || (gradient && !p->trained))
             continue;
-        const struct s2s_tensor *t = gradient ? p->tensor->grad : p->tensor;
-        struct s2s_k_reduce args = {.x = s2s_tensor_mat(t),
-                                    .rows = s2s_tensor_rows(t),
-                                    .cols = s2s_tensor_cols(t),
+        const int64_t n = p->stored_end - p->stored_begin;
+        struct s2s_k_reduce args = {.x = {gradient ? p->grad_stored : p->master, n, S2S_F32},
+                                    .rows = 1,
+                                    .cols = n,
                                     .what = S2S_REDUCE_NONFINITE};
+        if (!gradient && !p->divided)
+            args.x = (struct s2s_mat){p->tensor->data, n, p->tensor->dtype};
         args.out = s2s_arena_alloc(&dev->scratch, sizeof(double));
         args.workspace =
             s2s_arena_alloc(&dev->scratch, dev->kernels->reduce_workspace(&dev->queue, &args));

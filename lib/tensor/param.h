@@ -101,14 +101,44 @@ struct s2s_param {
     enum s2s_param_class class;
     double lr_mult, decay_mult;
     struct s2s_init init;
-    int64_t numel;             /* elements stored here: 0 for a tied or absent one */
-    int64_t offset;            /* first element in its buffer */
-    int64_t n_stack;           /* of the first of a stack that is here: how many are */
-    float *master;             /* its values in F32, device memory; NULL: they are BF16 alone */
+    int64_t numel;   /* elements stored here: 0 for a tied or absent one */
+    int64_t offset;  /* first element in its buffer */
+    int64_t n_stack; /* of the first of a stack that is here: how many are */
+    float *master;   /* its values in F32, device memory; NULL: they are BF16 alone */
+    /* master and grad_stored have elements [stored_begin, stored_end) of the local tensor: all, or
+     * of a divided one this rank's part */
+    int64_t stored_begin, stored_end;
+    float *grad_stored; /* NULL: it has no gradient */
+    bool divided;
     bool trained;              /* has a gradient and optimizer state here */
     bool set;                  /* was initialised or loaded */
     struct s2s_tensor *tensor; /* its value (data NULL where it is absent); tensor->grad is its
                                 * slice of the gradient buffer */
+};
+
+/*
+ * Parameters that are gathered together. Where ranks divide values and gradients, each keeps an
+ * equal part of each unit; the whole unit is only there while it is computed with. Units take
+ * turns in two places; a kept one has its own.
+ */
+struct s2s_param_unit {
+    size_t begin, end; /* of params->list */
+    bool kept;
+    /* set by s2s_params_finish: elements of the trained buffers, class by class, and where the
+     * whole unit stands */
+    int64_t flat[S2S_CLASSES][2];
+    int64_t at, numel;
+    int place; /* 0, 1; -1: kept */
+};
+
+struct s2s_shards {
+    int size, rank;
+    struct s2s_param_unit *units; /* [n_units] in the order in which they are computed with */
+    int n_units;
+    float *masters; /* [n_whole] device memory: whole units, as what follows */
+    void *values;   /* in the device's dtype; masters where that is F32 */
+    float *grads;
+    int64_t n_whole;
 };
 
 /*
@@ -128,14 +158,17 @@ struct s2s_params {
     struct s2s_param **slots; /* the list by hash of the name, open addressing */
     size_t n_slots;           /* 0 or a power of two */
     bool finished, complete;  /* complete: every value was seen to be set */
-    float *master;            /* [n_trained], what the optimizer updates: device memory */
-    void *values;             /* [n_trained] in the device's dtype; master where that is F32 */
-    float *grads;             /* [n_trained] */
+    float *master;            /* [n_stored], what the optimizer updates: device memory */
+    void *values;             /* [n_trained] in the device's dtype; master where that is F32, or
+                               * where ranks divide values */
+    float *grads;             /* [n_stored] */
     float *fixed;             /* [n_fixed] */
     void *halves;             /* [n_halves], fixed ones of BF16 */
     int64_t n_trained, n_fixed, n_halves;
     int64_t class_end[S2S_CLASSES]; /* of the trained ones */
     int n_shards[S2S_CLASSES];      /* equal parts that a class can be divided into; 0: one */
+    struct s2s_shards *shards;      /* NULL: all values and gradients are here */
+    int64_t n_stored;               /* of the trained ones, here */
 };
 
 /* Gives: s2s_params_free. */
@@ -160,6 +193,10 @@ size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, do
 /* Gives the class room for n equal parts, each a multiple of 16 elements; before
  * s2s_params_finish. */
 void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, int n);
+/* Values and gradients are divided between `size` ranks, unit by unit: begin, end and kept of each
+ * count, in which every trained parameter is once. Before s2s_params_finish. */
+void s2s_params_shard(struct s2s_params *params, const struct s2s_param_unit *units, int n_units,
+                      int size, int rank);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
  * not set). Fails where the machine has no room for them, and where a part of a stack is frozen. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);
@@ -184,6 +221,9 @@ struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin
 /* Makes them the rounding of the masters, which were changed by other means than the optimizer. */
 void s2s_params_round(struct s2s_params *params, int64_t begin, int64_t n);
 
+/* The same of a whole unit, once its masters were gathered. */
+void s2s_params_round_unit(struct s2s_params *params, const struct s2s_param_unit *unit);
+
 /* The elements [begin, end) of the trained buffers that belong to a class. */
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,
                       int64_t *end);
@@ -202,7 +242,8 @@ void s2s_params_zero_grads(struct s2s_params *params);
 /* This rank's boxes out of a whole tensor in host memory (row-major, any float dtype, no particular
  * alignment). */
 void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dtype);
-/* What this rank holds, host memory [numel] in F32, in and out. */
+/* What this rank holds, host memory [numel] in F32, in and out; of a divided one only what is
+ * stored here. */
 void s2s_param_set_local(struct s2s_param *param, const float *local);
 void s2s_param_get(const struct s2s_param *param, float *local);
 void s2s_param_get_grad(const struct s2s_param *param, float *local);

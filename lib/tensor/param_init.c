@@ -38,8 +38,8 @@ static void fill_piece(const struct filling *f, int64_t begin, int64_t end, floa
     }
 }
 
-/* n values in host memory become those from element `begin` on; where there is no master, the
- * host's become BF16 on the way. */
+/* n values in host memory become those from stored element `begin` on; where there is no master,
+ * the host's become BF16 on the way. */
 static void put(struct s2s_param *p, int64_t begin, float *host, int64_t n)
 {
     struct s2s_device *device = p->tensor->device;
@@ -61,22 +61,22 @@ static void work_with_master(struct s2s_param *p)
     struct s2s_tensor master = *p->tensor;
     master.dtype = S2S_F32;
     master.data = p->master;
-    if (p->master && p->tensor->dtype != S2S_F32 && p->numel > 0)
+    if (p->master && !p->divided && p->tensor->dtype != S2S_F32 && p->numel > 0)
         s2s_tensor_copy(p->tensor, &master);
 }
 
 static void fill_param(struct s2s_param *p, fill_fn *fill, const void *ctx)
 {
     struct filling f = {.param = p, .fill = fill, .ctx = ctx};
-    const int64_t room = p->numel < PIECE ? p->numel : PIECE;
+    const int64_t n = p->stored_end - p->stored_begin, room = n < PIECE ? n : PIECE;
     f.n_boxes = s2s_param_boxes(f.boxes, p, NULL);
-#pragma omp parallel if (p->numel > PIECE)
+#pragma omp parallel if (n > PIECE)
     {
         float *host = s2s_xmalloc((size_t)(room ? room : 1) * sizeof *host);
 #pragma omp for schedule(dynamic)
-        for (int64_t begin = 0; begin < p->numel; begin += PIECE) {
-            const int64_t end = p->numel - begin < PIECE ? p->numel : begin + PIECE;
-            fill_piece(&f, begin, end, host);
+        for (int64_t begin = 0; begin < n; begin += PIECE) {
+            const int64_t end = n - begin < PIECE ? n : begin + PIECE;
+            fill_piece(&f, p->stored_begin + begin, p->stored_begin + end, host);
 #pragma omp critical(fill_param)
             put(p, begin, host, end - begin);
         }
@@ -186,22 +186,30 @@ static void fill_local(struct s2s_param *p, const float *local)
 void s2s_param_set_local(struct s2s_param *param, const float *local)
 {
     struct s2s_device *device = param->tensor->device;
-    if (param->numel > 0 && param->master) {
-        device->kernels->copy_in(&device->queue, param->master, local,
-                                 (size_t)param->numel * sizeof *local);
+    const int64_t n = param->stored_end - param->stored_begin;
+    if (n > 0 && param->master) {
+        device->kernels->copy_in(&device->queue, param->master, local + param->stored_begin,
+                                 (size_t)n * sizeof *local);
         work_with_master(param);
-    } else if (param->numel > 0) {
+    } else if (n > 0) {
         fill_local(param, local);
     }
     param->set = true;
 }
 
-void s2s_param_get(const struct s2s_param *param, float *local)
+static void get_stored(const struct s2s_param *param, const float *stored, float *local)
 {
     struct s2s_device *device = param->tensor->device;
-    if (param->numel > 0 && param->master)
-        device->kernels->copy_out(&device->queue, local, param->master,
-                                  (size_t)param->numel * sizeof *local);
+    const int64_t n = param->stored_end - param->stored_begin;
+    if (n > 0)
+        device->kernels->copy_out(&device->queue, local + param->stored_begin, stored,
+                                  (size_t)n * sizeof *local);
+}
+
+void s2s_param_get(const struct s2s_param *param, float *local)
+{
+    if (param->master)
+        get_stored(param, param->master, local);
     else if (param->numel > 0)
         s2s_tensor_read_f32(param->tensor, local);
 }
@@ -209,7 +217,7 @@ void s2s_param_get(const struct s2s_param *param, float *local)
 void s2s_param_get_grad(const struct s2s_param *param, float *local)
 {
     if (param->trained)
-        s2s_tensor_read(param->tensor->grad, local);
+        get_stored(param, param->grad_stored, local);
     else
         memset(local, 0, (size_t)param->numel * sizeof *local);
 }

@@ -4,24 +4,29 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
+#include "lib/train/fsdp.h"
 
 enum { ALIGN = 16 }; /* elements: as parameters begin */
 /* after all of them: what two pipeline stages have is summed over these first */
 enum { NO_BLOCK = -1 };
 
-const char *const s2s_sharding_names[] = {"no_shard", "optim", NULL};
+const char *const s2s_sharding_names[] = {"no_shard", "optim", "optim_grads_params", NULL};
 
 static const struct s2s_group *group_of(const struct s2s_layout *layout, int class)
 {
     return class == S2S_CLASS_EXPERT ? layout->expert_gradients : layout->gradients;
 }
 
-void s2s_buckets_lay_out(struct s2s_params *params, const struct s2s_layout *layout,
+void s2s_buckets_lay_out(struct s2s_model *model, const struct s2s_layout *layout,
                          enum s2s_sharding sharding)
 {
+    if (sharding == S2S_SHARD_ALL && s2s_group_size(layout->gradients) > 1) {
+        s2s_fsdp_lay_out(model, layout->gradients);
+        return;
+    }
     for (int class = 0; class < S2S_CLASSES; class ++)
         if (sharding != S2S_NO_SHARD)
-            s2s_params_divide(params, (enum s2s_param_class) class,
+            s2s_params_divide(model->params, (enum s2s_param_class) class,
                               s2s_group_size(group_of(layout, class)));
 }
 
@@ -118,15 +123,21 @@ void s2s_buckets_begin(struct s2s_buckets *b)
 {
     b->n_started = 0;
     b->armed = false;
+    if (b->fsdp)
+        s2s_fsdp_begin(b->fsdp);
 }
 
 void s2s_buckets_arm(struct s2s_buckets *b)
 {
     b->armed = b->overlap;
+    if (b->fsdp)
+        s2s_fsdp_arm(b->fsdp);
 }
 
 void s2s_buckets_finish(struct s2s_buckets *b)
 {
+    if (b->fsdp)
+        s2s_fsdp_finish(b->fsdp);
     while (b->n_started < b->n)
         start_next(b);
     for (int i = 0; i < b->n; i++)
@@ -157,6 +168,8 @@ int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
                       const struct s2s_adamw_options *options, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
+    if (b->fsdp)
+        return s2s_fsdp_optim(optim, b->fsdp, options, err);
     if (b->sharding == S2S_NO_SHARD)
         return s2s_optim_new(optim, params, options, 0, params->n_trained, err);
     struct s2s_optim_slice *slices = s2s_xcalloc((size_t)b->n + 1, sizeof *slices);
@@ -172,6 +185,8 @@ int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
     }
     int rc = s2s_optim_new_slices(optim, params, options, slices, (size_t)b->n, err);
     free(slices);
+    if (rc == 0)
+        (*optim)->divided = true;
     return rc;
 }
 
@@ -204,6 +219,10 @@ static void update_parts(struct s2s_buckets *b, struct s2s_optim *optim, double 
 void s2s_buckets_update(struct s2s_buckets *b, struct s2s_optim *optim, double lr,
                         double weight_decay, double grad_scale)
 {
+    if (b->fsdp) {
+        s2s_fsdp_update(b->fsdp, optim, lr, weight_decay, grad_scale);
+        return;
+    }
     if (b->sharding == S2S_NO_SHARD) {
         s2s_optim_step(optim, lr, weight_decay, grad_scale);
         return;
@@ -220,6 +239,10 @@ struct s2s_buckets *s2s_buckets_new(struct s2s_model *model,
     struct s2s_buckets *b = s2s_xcalloc(1, sizeof *b);
     *b = (struct s2s_buckets){
         .model = model, .sharding = options->sharding, .overlap = options->overlap};
+    if (model->params->shards) {
+        b->fsdp = s2s_fsdp_new(model, options->layout->gradients, options->overlap);
+        return b;
+    }
     cut(b, options);
     if (b->n == 0 || !b->overlap)
         return b;
@@ -238,6 +261,7 @@ void s2s_buckets_free(struct s2s_buckets *b)
 {
     if (!b)
         return;
+    s2s_fsdp_free(b->fsdp);
     if (b->model->watch == &b->watch)
         b->model->watch = NULL;
     free(b->list);

@@ -29,9 +29,10 @@ struct s2s_bucket {
 };
 
 /* What ranks that have other tokens divide between them; the names are Megatron's. */
-enum s2s_sharding { S2S_NO_SHARD, S2S_SHARD_OPTIM };
+enum s2s_sharding { S2S_NO_SHARD, S2S_SHARD_OPTIM, S2S_SHARD_ALL };
 
-extern const char *const s2s_sharding_names[]; /* NULL-ended: "no_shard", "optim" */
+/* NULL-ended: "no_shard", "optim", "optim_grads_params" */
+extern const char *const s2s_sharding_names[];
 
 struct s2s_buckets {
     struct s2s_model *model; /* kept */
@@ -39,6 +40,7 @@ struct s2s_buckets {
     struct s2s_bucket *list; /* in the order in which a backward completes them */
     int n, n_started;
     bool overlap, armed;
+    struct s2s_fsdp *fsdp; /* NULL, or what takes the place of the list (lib/train/fsdp.h) */
     struct s2s_block_watch watch;
 };
 
@@ -52,7 +54,7 @@ struct s2s_buckets_options {
 #define S2S_BUCKET_MB 25.0
 
 /* Before s2s_params_finish: room for equal parts. */
-void s2s_buckets_lay_out(struct s2s_params *params, const struct s2s_layout *layout,
+void s2s_buckets_lay_out(struct s2s_model *model, const struct s2s_layout *layout,
                          enum s2s_sharding sharding);
 /* Over a finished registry; sets model->watch. Collective over the layout's groups. Gives:
  * s2s_buckets_free. */

@@ -25,9 +25,10 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t
     const struct s2s_params *params = t->bundle.model->params;
     const struct s2s_device *device = t->bundle.device;
     const int64_t f32 = (int64_t)sizeof(float);
+    const int64_t n_whole = params->shards ? params->shards->n_whole : 0;
     *m = (struct s2s_train_memory){
         .parameters = s2s_params_bytes(params),
-        .gradients = f32 * params->n_trained,
+        .gradients = f32 * (params->n_stored + n_whole),
         .optimizer = 2 * f32 * t->optim->numel + (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
                      t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,
         .activations = (int64_t)s2s_flow_peak_bytes(&t->side.flow),

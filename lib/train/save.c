@@ -80,13 +80,20 @@ static int write_moments(struct s2s_dist_writer *w, const struct s2s_optim *opti
     return rc;
 }
 
-/* Whether every rank has all the moments of what it trains. */
-static bool has_all_moments(const struct s2s_optim *optim)
+/* The boxes of what is stored here of a parameter: out [S2S_PARAM_BOXES]. */
+static int stored_boxes(struct s2s_box *out, const struct s2s_param *p)
 {
-    int64_t numel = 0;
-    for (size_t i = 0; i < optim->params->n; i++)
-        numel += optim->params->list[i]->trained ? optim->params->list[i]->numel : 0;
-    return optim->numel >= numel;
+    if (p->stored_end - p->stored_begin == p->numel)
+        return s2s_param_boxes(out, p, NULL);
+    return s2s_param_range_boxes(out, p, p->stored_begin, p->stored_end);
+}
+
+static int write_values(struct s2s_dist_writer *w, const struct s2s_param *p, float *host,
+                        float *room, struct s2s_error *err)
+{
+    struct s2s_box boxes[S2S_PARAM_BOXES];
+    s2s_param_get(p, host);
+    return write_boxes(w, p, "", boxes, stored_boxes(boxes, p), host, room, err);
 }
 
 /* The same number on all ranks that have a part of it. */
@@ -112,8 +119,9 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
                      const struct s2s_optim *optim, const struct s2s_save_axes *axes,
                      struct s2s_error *err)
 {
-    const bool sharded = optim && !has_all_moments(optim);
-    const struct s2s_group *same[2][S2S_AXES], *others[2][S2S_AXES]; /* of values, of moments */
+    const bool sharded = optim && optim->divided;
+    const struct s2s_group *same[2][S2S_AXES],
+        *others[2][S2S_AXES]; /* of values, of what ranks may divide */
     int64_t total = 0, at = 0;
     float *host, *room;
     int rc = alloc_host(&host, &room, params, err);
@@ -126,14 +134,11 @@ int s2s_write_params(struct s2s_dist_writer *w, const struct s2s_params *params,
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
         const bool expert = p->flags & S2S_PARAM_EXPERT;
-        struct s2s_box boxes[S2S_PARAM_PARTS];
         if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_COPY)
             continue;
-        int n, number = s2s_param_copy(p, same[expert], &n);
-        if (is_turn(at, total, number, n)) {
-            s2s_param_get(p, host);
-            rc = write_boxes(w, p, "", boxes, s2s_param_boxes(boxes, p, NULL), host, room, err);
-        }
+        int n, number = s2s_param_copy(p, p->divided ? others[expert] : same[expert], &n);
+        if (is_turn(at, total, number, n))
+            rc = write_values(w, p, host, room, err);
         number = s2s_param_copy(p, others[expert], &n);
         if (rc == 0 && optim && p->trained && is_turn(at, total, number, n))
             rc = write_moments(w, optim, p, host, room, err);
@@ -444,10 +449,10 @@ static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct
     int rc = alloc_host(&host, &room, params, err);
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         struct s2s_param *p = params->list[i];
-        struct s2s_box boxes[S2S_PARAM_PARTS];
+        struct s2s_box boxes[S2S_PARAM_BOXES];
         if (!s2s_param_is_here(p))
             continue;
-        const int n_boxes = s2s_param_boxes(boxes, p, NULL);
+        const int n_boxes = stored_boxes(boxes, p);
         if ((rc = read_boxes(ckpt, p->name, p, boxes, n_boxes, host, room, err)) < 0)
             break;
         s2s_param_set_local(p, host);

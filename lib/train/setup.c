@@ -105,7 +105,7 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,
         rc = s2s_stages_init(&b->stages, b->model, &r->stages, s2s_comm_size(pp), s2s_comm_rank(pp),
                              err);
     if (rc == 0) {
-        s2s_buckets_lay_out(b->model->params, layout, sharding);
+        s2s_buckets_lay_out(b->model, layout, sharding);
         rc = s2s_params_finish(b->model->params, err);
     }
     if (rc < 0)

@@ -152,17 +152,18 @@ static void run_actions(struct step *s)
 
 /* ---- sums over ranks ---- */
 
-/* Of elements [begin, end) each rank of tp may have a part of the sum. */
-static void sum_over_tp(const struct step *s, int64_t begin, int64_t end)
+/* Of a slice each rank of tp may have a part of the sum. */
+static void sum_over_tp(const struct step *s, const struct s2s_optim_slice *slice)
 {
     const struct s2s_group *tp = s->side->layout->axes[S2S_AXIS_TP];
     const struct s2s_params *params = s->side->model->params;
-    int64_t first, last;
-    s2s_params_range(params, S2S_CLASS_SP_SUM, &first, &last);
-    first = first > begin ? first : begin;
-    last = last < end ? last : end;
-    if (s2s_group_size(tp) > 1 && first < last)
-        tp->ops->all_reduce(tp, &params->device->queue, params->grads + first, last - first,
+    int64_t begin, end;
+    s2s_params_range(params, S2S_CLASS_SP_SUM, &begin, &end);
+    begin = begin > slice->begin ? begin : slice->begin;
+    end = end < slice->end ? end : slice->end;
+    if (s2s_group_size(tp) > 1 && begin < end)
+        tp->ops->all_reduce(tp, &params->device->queue,
+                            params->grads + slice->stored + (begin - slice->begin), end - begin,
                             S2S_F32, S2S_GROUP_SUM);
 }
 
@@ -174,7 +175,7 @@ static void finish_reductions(struct step *s)
     s2s_flow_sum_shared(&s->side->flow);
     s2s_buckets_finish(s->side->buckets);
     for (size_t i = 0; i < optim->n_slices; i++)
-        sum_over_tp(s, optim->slices[i].begin, optim->slices[i].end);
+        sum_over_tp(s, &optim->slices[i]);
 }
 
 /* Each element once: what data-parallel ranks divide between them, then parts that ranks of a stage

@@ -99,6 +99,8 @@ LINES
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | r.yaml $divided train.recompute=true
 mesh.cp=2 mesh.dp=2 | r.yaml $divided
 mesh.pp=2 mesh.dp=2 | r.yaml $divided
+mesh.dp=4 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe $divided
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 $divided
 LINES
 }
 
@@ -313,4 +315,25 @@ LINES
     [ "$(jq -s -n --slurpfile a b0.001/log.jsonl --slurpfile b b1/log.jsonl '($a[0].moe_balance == $b[0].moe_balance) and ($a | last.moe_balance) > ($b | last.moe_balance)')" = true ]
     exits 1 s2s-train -q p.yaml model.path="$ROOT/tests/oracle/models/qwen3_moe" run=bad train.moe_aux_loss_coeff=-1
     says "train.moe_aux_loss_coeff"
+}
+
+@test "dp: ranks that divide parameters, each part of the model or of the tokens by itself" {
+    divided="mesh.data_parallel_sharding_strategy=optim_grads_params"
+    equal <<LINES
+mesh.dp=2 | r.yaml $divided
+mesh.dp=4 | r.yaml $divided train.recompute=true data.train=[mute.s2s] data.shuffle=false
+mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | r.yaml $divided train.recompute=true
+mesh.cp=2 mesh.dp=2 | r.yaml $divided
+mesh.dp=2 | p.yaml model.path=MODELS/qwen3_moe $divided train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+LINES
+}
+
+@test "dp: ranks that divide parameters of an encoder too, or of what is trained beside it" {
+    divided="mesh.data_parallel_sharding_strategy=optim_grads_params"
+    speech
+    equal <<LINES
+mesh.dp=2 | s.yaml $divided
+mesh.dp=2 | s.yaml $divided model.encoder.freeze=true train.recompute=true
+mesh.tp=2 mesh.dp=2 | s.yaml $divided model.llm.freeze=true
+LINES
 }

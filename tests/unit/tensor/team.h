@@ -69,7 +69,8 @@ static void team_all_gather(const struct s2s_group *g, struct s2s_queue *queue, 
     const struct team *team = g->impl;
     team_meet(g, send, NULL);
     for (int r = 0; r < g->size; r++)
-        memcpy((float *)recv + r * n, team->buf[r], (size_t)n * sizeof(float));
+        if ((const float *)recv + r * n != team->buf[r])
+            memcpy((float *)recv + r * n, team->buf[r], (size_t)n * sizeof(float));
     team_part(g);
 }
 
@@ -167,6 +168,28 @@ static int64_t team_start_exchange(const struct s2s_group *g, struct s2s_queue *
     return 1;
 }
 
+static int64_t team_start_all_reduce(const struct s2s_group *g, struct s2s_queue *queue, void *buf,
+                                     int64_t n, enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    team_all_reduce(g, queue, buf, n, dtype, op);
+    return 1;
+}
+
+static int64_t team_start_all_gather(const struct s2s_group *g, struct s2s_queue *queue, void *recv,
+                                     const void *send, int64_t n, enum s2s_dtype dtype)
+{
+    team_all_gather(g, queue, recv, send, n, dtype);
+    return 1;
+}
+
+static int64_t team_start_reduce_scatter(const struct s2s_group *g, struct s2s_queue *queue,
+                                         void *recv, const void *send, int64_t n,
+                                         enum s2s_dtype dtype)
+{
+    team_reduce_scatter(g, queue, recv, send, n, dtype);
+    return 1;
+}
+
 static void team_wait(const struct s2s_group *g, struct s2s_queue *queue, int64_t ticket)
 {
 }
@@ -178,6 +201,9 @@ static const struct s2s_group_ops team_ops = {.memory = "cpu",
                                               .all_to_all = team_all_to_all,
                                               .exchange = team_exchange,
                                               .start_exchange = team_start_exchange,
+                                              .start_all_reduce = team_start_all_reduce,
+                                              .start_all_gather = team_start_all_gather,
+                                              .start_reduce_scatter = team_start_reduce_scatter,
                                               .wait = team_wait};
 
 struct team_member {

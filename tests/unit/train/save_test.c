@@ -66,6 +66,7 @@ static struct rank *rank_open(int tp_size, int tp, int dp_size, int dp)
             (struct s2s_optim_slice){.begin = at[i] + (at[i + 1] - at[i]) * dp / dp_size,
                                      .end = at[i] + (at[i + 1] - at[i]) * (dp + 1) / dp_size};
     assert_int_equal(s2s_optim_new_slices(&r->optim, r->params, &options, slices, 2, NULL), 0);
+    r->optim->divided = dp_size > 1;
     return r;
 }
 

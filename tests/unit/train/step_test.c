@@ -265,6 +265,119 @@ static void a_sum_is_started_when_its_gradients_are_complete(void **state)
     }
 }
 
+/* ---- what ranks divide ---- */
+
+enum { TEAM = 2, ALL_VALUES = 4096 };
+
+/* Values and moments after three steps, each put here by who has it. */
+struct divided {
+    enum s2s_sharding sharding;
+    int64_t microbatches;
+    bool recompute;
+    float values[3][ALL_VALUES];
+    int64_t n;      /* of each */
+    int64_t stored; /* values that rank 0 has */
+};
+
+static void collect_divided(const struct bench *b, int rank, struct divided *d)
+{
+    const struct s2s_params *params = b->model->params;
+    int64_t at = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        const struct s2s_param *p = params->list[i];
+        if (at + p->numel > ALL_VALUES)
+            S2S_BUG("a model of more values than the test has room for");
+        if (rank == 0)
+            d->stored += p->stored_end - p->stored_begin;
+        if (rank == 0 || d->sharding == S2S_SHARD_ALL)
+            s2s_param_get(p, d->values[0] + at);
+        if (rank == 0 || d->sharding != S2S_NO_SHARD)
+            for (int which = 0; which < 2; which++)
+                s2s_optim_get(b->optim, p, which, d->values[1 + which] + at);
+        at += p->numel;
+    }
+    if (rank == 0)
+        d->n = at;
+}
+
+/* As a rank: packs number rank, rank + TEAM, .. of its own, tokens of all. */
+static void run_divided(const struct s2s_group *g, void *ctx)
+{
+    static const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
+    struct divided *d = ctx;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_adamw_options adamw = S2S_ADAMW_OPTIONS_DEFAULT;
+    struct s2s_conf *conf;
+    struct s2s_mesh *alone;
+    struct s2s_layout wide;
+    struct bench b = {.device = NULL};
+    struct s2s_model_options options = {.conf = NULL};
+    int rc = s2s_mesh_open(&alone, NULL, &err);
+    if (rc < 0 || s2s_conf_parse(&conf, config, strlen(config), "c", S2S_CONF_JSON, &err) < 0 ||
+        s2s_device_open(&b.device, "cpu", &err) < 0 ||
+        s2s_layout_init(&wide, alone, &one, b.device, &err) < 0)
+        S2S_BUG("%s", err.text);
+    b.device->queue.lanes = 1;
+    wide.gradients = wide.expert_gradients = g;
+    options.conf = conf;
+    const struct s2s_buckets_options gradients = {
+        .layout = &wide, .bucket_bytes = 512, .overlap = true, .sharding = d->sharding};
+    if (s2s_model_open(&b.model, b.device, NULL, NULL, &options, &err) < 0)
+        S2S_BUG("%s", err.text);
+    s2s_buckets_lay_out(b.model, &wide, d->sharding);
+    if (s2s_params_finish(b.model->params, &err) < 0)
+        S2S_BUG("%s", err.text);
+    s2s_params_init(b.model->params, 1);
+    struct s2s_buckets *buckets = s2s_buckets_new(b.model, &gradients);
+    if (s2s_buckets_optim(&b.optim, buckets, &adamw, &err) < 0)
+        S2S_BUG("%s", err.text);
+    s2s_side_init(
+        &b.side, alone, b.model, b.optim,
+        &(struct s2s_side_options){.layout = &wide, .buckets = buckets, .recompute = d->recompute});
+    make_packs(&b);
+    for (int i = 0; i < 3; i++) {
+        struct s2s_step_result result;
+        if (step(&b, g->rank, d->microbatches, &result, &err) < 0)
+            S2S_BUG("%s", err.text);
+    }
+    if (g->rank == 0)
+        collect_divided(&b, 0, d);
+    g->ops->all_reduce(g, NULL, (float[1]){0}, 1, S2S_F32, S2S_GROUP_SUM); /* one after the other */
+    if (g->rank == 1)
+        collect_divided(&b, 1, d);
+    close_bench(&b);
+    s2s_conf_free(conf);
+    s2s_mesh_close(alone);
+}
+
+/* Ranks that divide the optimizer, or all of it, have the bits of ranks that divide nothing; where
+ * sums over microbatches and ranks come in another order they agree to round-off. */
+static void ranks_that_divide_their_state_learn_the_same(void **state)
+{
+    static struct divided plain, divided;
+    struct team team;
+    for (int how = 0; how < 8; how++) {
+        plain = (struct divided){.microbatches = 1 + (how & 1), .recompute = how & 2};
+        divided = plain;
+        divided.sharding = how & 4 ? S2S_SHARD_ALL : S2S_SHARD_OPTIM;
+        team_run(&team, TEAM, run_divided, &plain);
+        team_run(&team, TEAM, run_divided, &divided);
+        assert_int_equal(plain.n, divided.n);
+        assert_true(plain.n > 500 && plain.stored == plain.n);
+        assert_true(how & 4 ? divided.stored < plain.n * 6 / 10 : divided.stored == plain.n);
+        for (int what = 0; what < 3; what++) {
+            double far = 0;
+            for (int64_t i = 0; i < plain.n; i++)
+                far = fmax(far,
+                           fabs((double)plain.values[what][i] - (double)divided.values[what][i]));
+            if (how & 1 && how & 4)
+                assert_true(far < 1e-5);
+            else
+                assert_true(far == 0);
+        }
+    }
+}
+
 /* ---- running statistics ---- */
 
 enum { RANKS = 2, EACH = 2, CHANNELS = 5 };
@@ -363,6 +476,7 @@ int main(void)
         cmocka_unit_test(t4_a_step_that_is_not_finite_changes_nothing_and_names_the_layer),
         cmocka_unit_test(t7_gradients_are_reduced_in_the_queue_of_the_device),
         cmocka_unit_test(a_sum_is_started_when_its_gradients_are_complete),
+        cmocka_unit_test(ranks_that_divide_their_state_learn_the_same),
         cmocka_unit_test(t5_running_statistics_are_those_of_one_process),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,0 +1,365 @@
+/* Units of parameters on their way: gathered before a block, summed after its backward. */
+#include "lib/train/fsdp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+
+enum { NOBODY = -1 };
+
+/* What a unit has under way: a ticket a class, 0 where there is none. */
+struct unit_state {
+    int64_t gather[S2S_CLASSES], reduce[S2S_CLASSES];
+    bool here; /* gathered, or on its way */
+    bool reducing;
+};
+
+struct s2s_fsdp {
+    struct s2s_model *model;
+    struct s2s_params *params;
+    struct s2s_shards *shards;
+    const struct s2s_group *group;
+    int *unit_of; /* [model->n_blocks]; NOBODY: nothing of it is trained */
+    int last;     /* the unit whose gradients begin in the forward, with the loss */
+    struct unit_state *states;
+    bool armed;
+    struct s2s_block_watch watch;
+};
+
+/* ---- units ---- */
+
+static bool is_trained_in(const struct s2s_model *model, size_t begin, size_t end)
+{
+    static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
+    for (size_t i = begin; i < end; i++) {
+        const struct s2s_param *p = model->params->list[i];
+        if (!p->tied && !(p->flags & untrained))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the output layer of `by`, a part of the model, is the embedding in this block. */
+static bool is_head_of(const struct s2s_model *by, const struct s2s_model *model,
+                       const struct s2s_block *block)
+{
+    if (!by->twin[0])
+        return false;
+    char *name = s2s_xasprintf("%s%s", by->prefix, by->twin[0]);
+    bool found = false;
+    for (size_t i = block->param_begin; i < block->param_end; i++)
+        found |= strcmp(model->params->list[i]->name, name) == 0;
+    free(name);
+    return found;
+}
+
+/* Whether a block after it computes with the block's parameters too. */
+static bool is_used_later(const struct s2s_model *model, const struct s2s_block *block)
+{
+    bool found = false;
+    for (int b = 0; b < model->n_blocks; b++)
+        found |= is_head_of(model->blocks[b].model, model, block);
+    return found;
+}
+
+void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *group)
+{
+    struct s2s_param_unit *units = s2s_xcalloc((size_t)model->n_blocks + 1, sizeof *units);
+    int n = 0;
+    for (int b = 0; b < model->n_blocks; b++) {
+        const struct s2s_block *block = &model->blocks[b];
+        if (!is_trained_in(model, block->param_begin, block->param_end))
+            continue;
+        units[n++] = (struct s2s_param_unit){.begin = block->param_begin,
+                                             .end = block->param_end,
+                                             .kept = is_used_later(model, block)};
+    }
+    s2s_params_shard(model->params, units, n, group->size, group->rank);
+    free(units);
+}
+
+/* ---- pieces of a unit ---- */
+
+/* Of one class: where the whole is, how much each rank has, and where this rank keeps its part. */
+struct piece {
+    float *value, *grad;
+    int64_t part, stored;
+};
+
+/* The unit's piece of the class; false: it has none. *at: of the unit, begins at 0. */
+static bool piece_of(struct piece *piece, const struct s2s_fsdp *f, int u, int class, int64_t *at)
+{
+    const struct s2s_param_unit *unit = &f->shards->units[u];
+    const int64_t begin = unit->flat[class][0], n = unit->flat[class][1] - begin;
+    *piece = (struct piece){.value = f->shards->masters + unit->at + *at,
+                            .grad = f->shards->grads + unit->at + *at,
+                            .part = n / f->group->size,
+                            .stored = begin / f->group->size};
+    *at += n;
+    return n > 0;
+}
+
+static struct s2s_queue *queue_of(const struct s2s_fsdp *f)
+{
+    return &f->params->device->queue;
+}
+
+/* ---- values ---- */
+
+static void wait_values(struct s2s_fsdp *f, int u)
+{
+    struct unit_state *s = &f->states[u];
+    bool came = false;
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        if (s->gather[c])
+            f->group->ops->wait(f->group, queue_of(f), s->gather[c]);
+        came |= s->gather[c] != 0;
+        s->gather[c] = 0;
+    }
+    if (came)
+        s2s_params_round_unit(f->params, &f->shards->units[u]);
+}
+
+/* Who stands in the place of u goes. */
+static void make_place(struct s2s_fsdp *f, int u)
+{
+    const int place = f->shards->units[u].place;
+    for (int v = 0; v < f->shards->n_units; v++)
+        if (v != u && place >= 0 && f->shards->units[v].place == place && f->states[v].here) {
+            wait_values(f, v);
+            f->states[v].here = false;
+        }
+}
+
+static void start_gather(struct s2s_fsdp *f, int u)
+{
+    struct unit_state *s = &f->states[u];
+    struct piece piece;
+    int64_t at = 0;
+    if (s->here)
+        return;
+    make_place(f, u);
+    for (int c = 0; c < S2S_CLASSES; c++)
+        if (piece_of(&piece, f, u, c, &at))
+            s->gather[c] = f->group->ops->start_all_gather(f->group, queue_of(f), piece.value,
+                                                           f->params->master + piece.stored,
+                                                           piece.part, S2S_F32);
+    s->here = true;
+}
+
+/* The next unit in the direction of a pass, if it has not a place of its own. */
+static void gather_ahead(struct s2s_fsdp *f, int block, int step)
+{
+    for (int b = block + step; b >= 0 && b < f->model->n_blocks; b += step) {
+        const int u = f->unit_of[b];
+        if (u == NOBODY || u == f->unit_of[block])
+            continue;
+        if (f->shards->units[u].place >= 0) {
+            start_gather(f, u);
+            return;
+        }
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Each rank gets the sum of its part, in the place of that part. */
+static void start_reduce(struct s2s_fsdp *f, int u)
+{
+    struct unit_state *s = &f->states[u];
+    struct piece piece;
+    int64_t at = 0;
+    for (int c = 0; c < S2S_CLASSES; c++)
+        if (piece_of(&piece, f, u, c, &at))
+            s->reduce[c] = f->group->ops->start_reduce_scatter(
+                f->group, queue_of(f), piece.grad + piece.part * f->group->rank, piece.grad,
+                piece.part, S2S_F32);
+    s->reducing = true;
+}
+
+/* Adds what has come to the gradients of the step. */
+static void finish_reduce(struct s2s_fsdp *f, int u)
+{
+    struct unit_state *s = &f->states[u];
+    const struct s2s_kernels *k = f->params->device->kernels;
+    struct piece piece;
+    int64_t at = 0;
+    if (!s->reducing)
+        return;
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        if (!piece_of(&piece, f, u, c, &at))
+            continue;
+        f->group->ops->wait(f->group, queue_of(f), s->reduce[c]);
+        const struct s2s_mat sum = {f->params->grads + piece.stored, piece.part, S2S_F32},
+                             part = {piece.grad + piece.part * f->group->rank, piece.part, S2S_F32};
+        k->axpby(queue_of(f), &(struct s2s_k_axpby){.x = part,
+                                                    .z = sum,
+                                                    .y = sum,
+                                                    .rows = 1,
+                                                    .cols = piece.part,
+                                                    .alpha = 1,
+                                                    .beta = 1});
+    }
+    s->reducing = false;
+}
+
+static void zero_grads(struct s2s_fsdp *f, int u)
+{
+    const struct s2s_param_unit *unit = &f->shards->units[u];
+    const int place = unit->place;
+    for (int v = 0; v < f->shards->n_units; v++)
+        if (place >= 0 && f->shards->units[v].place == place)
+            finish_reduce(f, v);
+    f->params->device->kernels->zero(queue_of(f), f->shards->grads + unit->at,
+                                     (size_t)unit->numel * sizeof(float));
+}
+
+/* ---- passes ---- */
+
+static bool is_kept(const struct s2s_fsdp *f, int u)
+{
+    return f->shards->units[u].place < 0;
+}
+
+static void enter(void *ctx, int block)
+{
+    struct s2s_fsdp *f = ctx;
+    const int u = f->unit_of[block];
+    if (u == NOBODY)
+        return;
+    start_gather(f, u);
+    wait_values(f, u);
+    gather_ahead(f, block, 1);
+    if (u == f->last && !is_kept(f, u))
+        zero_grads(f, u);
+}
+
+static void enter_backward(void *ctx, int block)
+{
+    struct s2s_fsdp *f = ctx;
+    const int u = f->unit_of[block];
+    if (u == NOBODY)
+        return;
+    start_gather(f, u);
+    wait_values(f, u);
+    gather_ahead(f, block, -1);
+    if (u != f->last && !is_kept(f, u))
+        zero_grads(f, u);
+}
+
+static void leave_backward(void *ctx, int block)
+{
+    struct s2s_fsdp *f = ctx;
+    const int u = f->unit_of[block];
+    if (u != NOBODY && (!is_kept(f, u) || f->armed))
+        start_reduce(f, u);
+}
+
+void s2s_fsdp_begin(struct s2s_fsdp *f)
+{
+    f->armed = false;
+    for (int u = 0; u < f->shards->n_units; u++)
+        if (is_kept(f, u))
+            zero_grads(f, u);
+}
+
+void s2s_fsdp_arm(struct s2s_fsdp *f)
+{
+    f->armed = true;
+}
+
+void s2s_fsdp_finish(struct s2s_fsdp *f)
+{
+    for (int u = 0; u < f->shards->n_units; u++)
+        finish_reduce(f, u);
+}
+
+/* ---- the update ---- */
+
+static int by_begin(const void *x, const void *y)
+{
+    const struct s2s_optim_slice *a = x, *b = y;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+int s2s_fsdp_optim(struct s2s_optim **optim, struct s2s_fsdp *f,
+                   const struct s2s_adamw_options *options, struct s2s_error *err)
+{
+    const struct s2s_shards *s = f->shards;
+    struct s2s_optim_slice *slices =
+        s2s_xcalloc((size_t)s->n_units * S2S_CLASSES + 1, sizeof *slices);
+    size_t n = 0;
+    for (int u = 0; u < s->n_units; u++)
+        for (int c = 0; c < S2S_CLASSES; c++) {
+            const int64_t *flat = s->units[u].flat[c], part = (flat[1] - flat[0]) / s->size;
+            if (part > 0)
+                slices[n++] = (struct s2s_optim_slice){.begin = flat[0] + part * s->rank,
+                                                       .end = flat[0] + part * (s->rank + 1)};
+        }
+    qsort(slices, n, sizeof *slices, by_begin);
+    int rc = s2s_optim_new_slices(optim, f->params, options, slices, n, err);
+    free(slices);
+    if (rc == 0)
+        (*optim)->divided = true;
+    return rc;
+}
+
+/* What was gathered is no longer the value. */
+static void forget(struct s2s_fsdp *f)
+{
+    for (int u = 0; u < f->shards->n_units; u++) {
+        wait_values(f, u);
+        f->states[u].here = false;
+    }
+}
+
+void s2s_fsdp_update(struct s2s_fsdp *f, struct s2s_optim *optim, double lr, double weight_decay,
+                     double grad_scale)
+{
+    s2s_optim_step(optim, lr, weight_decay, grad_scale);
+    forget(f);
+}
+
+/* ---- life ---- */
+
+struct s2s_fsdp *s2s_fsdp_new(struct s2s_model *model, const struct s2s_group *group, bool overlap)
+{
+    struct s2s_fsdp *f = s2s_xcalloc(1, sizeof *f);
+    *f = (struct s2s_fsdp){.model = model,
+                           .params = model->params,
+                           .shards = model->params->shards,
+                           .group = group,
+                           .last = NOBODY};
+    f->unit_of = s2s_xcalloc((size_t)model->n_blocks + 1, sizeof *f->unit_of);
+    f->states = s2s_xcalloc((size_t)f->shards->n_units + 1, sizeof *f->states);
+    for (int b = 0; b < model->n_blocks; b++) {
+        f->unit_of[b] = NOBODY;
+        for (int u = 0; u < f->shards->n_units; u++)
+            if (f->shards->units[u].begin == model->blocks[b].param_begin &&
+                f->shards->units[u].end == model->blocks[b].param_end)
+                f->unit_of[b] = u;
+        if (f->unit_of[b] != NOBODY)
+            f->last = f->unit_of[b];
+    }
+    if (overlap && group->ops->run_beside)
+        group->ops->run_beside(group);
+    f->watch = (struct s2s_block_watch){.ctx = f,
+                                        .enter = enter,
+                                        .enter_backward = enter_backward,
+                                        .leave_backward = leave_backward};
+    model->watch = &f->watch;
+    return f;
+}
+
+void s2s_fsdp_free(struct s2s_fsdp *f)
+{
+    if (!f)
+        return;
+    forget(f);
+    if (f->model->watch == &f->watch)
+        f->model->watch = NULL;
+    free(f->unit_of);
+    free(f->states);
+    free(f);
+}

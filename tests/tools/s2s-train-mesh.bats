@@ -161,11 +161,15 @@ weights_of() {
 }
 
 @test "the same mesh twice gives the same bytes" {
-    for run in a b; do
-        s2s-train_on 2 r.yaml mesh.tp=2 mesh.sequence_parallel=true data.train=[odd.s2s] run=$run
+    for mesh in "mesh.tp=2 mesh.sequence_parallel=true" "mesh.cp=2 mesh.cp_comm=p2p"; do
+        for run in a b; do
+            rm -rf $run
+            # shellcheck disable=SC2086
+            s2s-train_on 2 r.yaml $mesh data.train=[odd.s2s] run=$run
+        done
+        alike "$(log a)" "$(log b)"
+        alike "$(weights_of a)" "$(weights_of b)"
     done
-    alike "$(log a)" "$(log b)"
-    alike "$(weights_of a)" "$(weights_of b)"
 }
 
 @test "a run goes on on another mesh" {
@@ -174,6 +178,7 @@ weights_of() {
     s2s-train_on 1 p.yaml "$model" run=one
     s2s-train_on 2 p.yaml "$model" run=two train.steps=2 mesh.tp=2 mesh.sequence_parallel=true
     s2s-train_on 1 p.yaml "$model" run=two train.steps=3
+    s2s-train_on 2 p.yaml "$model" run=two train.steps=4 mesh.cp=2
     s2s-train_on 4 p.yaml "$model" run=two mesh.tp=2 mesh.dp=2
     python3 "$ROOT/tests/tools/mesh_equal.py" one two
     # tensors have the shapes of one process, whoever wrote them
@@ -181,26 +186,28 @@ weights_of() {
     alike "$(shapes one)" "$(shapes two)"
 }
 
-@test "tp: an evaluation says what one process says, of generated text too" {
+@test "an evaluation says on any mesh what one process says, of generated text too" {
     speech
     sed -i 's/data: {/&eval: {seen: mel.s2s}, /' s.yaml
     s2s-train_on 1 s.yaml run=run train.steps=30 train.eval_every=30
-    for mesh in "" mesh.tp=2 "mesh.tp=2 mesh.sequence_parallel=true"; do
+    for mesh in "" mesh.tp=2 "mesh.tp=2 mesh.sequence_parallel=true" mesh.cp=2 "mesh.cp=2 mesh.cp_comm=p2p"; do
         n=1
         [ -z "$mesh" ] || n=2
         # shellcheck disable=SC2086
         mpirun_n $n s2s-train eval -j1 --json s.yaml run=run $mesh >"eval$mesh.json"
     done
     s2s-train_on 2 s.yaml run=tp train.steps=30 train.eval_every=30 mesh.tp=2
-    python3 - eval.json eval*tp*.json <<'PY'
+    s2s-train_on 2 s.yaml run=cp train.steps=30 train.eval_every=30 mesh.cp=2
+    python3 - eval.json evalmesh*.json <<'PY'
 import json, sys
 one, *others = (json.load(open(f))["sets"][0] for f in sys.argv[1:])
-assert len(others) == 2 and one["words"] > 10 and 0 < one["wer"], one
+assert len(others) == 4 and one["words"] > 10 and 0 < one["wer"], one
 for e in others:
     assert abs(e["loss"] - one["loss"]) <= 2e-7 * one["loss"], (e, one)
     assert all(e[k] == one[k] for k in ("token_accuracy", "wer", "words", "utterances", "tokens")), (e, one)
-a, b = (json.loads(open(run + "/eval.jsonl").read()) for run in ("run", "tp"))
-assert abs(a["loss"] - b["loss"]) <= 1e-5 * a["loss"] and a["token_accuracy"] == b["token_accuracy"], (a, b)
+a, *rest = (json.loads(open(run + "/eval.jsonl").read()) for run in ("run", "tp", "cp"))
+for b in rest:
+    assert abs(a["loss"] - b["loss"]) <= 1e-5 * a["loss"] and a["token_accuracy"] == b["token_accuracy"], (a, b)
 PY
 }
 
@@ -209,7 +216,9 @@ PY
         "2|vocab_size: 1 tokens cannot be shared by 2 ranks (mesh.tp)|mesh.tp=2 model.llm.config=v.json" \
         "2|intermediate_size: 63 columns of an MLP cannot be shared by 2 ranks (mesh.tp)|mesh.tp=2 model.llm.config=i.json" \
         "4|num_key_value_heads: 3 key-value heads cannot be shared by 4 ranks (mesh.tp)|mesh.tp=4 model.llm.config=k.json" \
-        "4|head_dim: 2 rows of a key-value head cannot be shared by 4 ranks (mesh.tp)|mesh.tp=4 model.llm.config=d.json"; do
+        "4|head_dim: 2 rows of a key-value head cannot be shared by 4 ranks (mesh.tp)|mesh.tp=4 model.llm.config=d.json" \
+        "4|num_key_value_heads: 2 key-value heads cannot be shared by cp 4 x tp 1 ranks, as mesh.cp_comm a2a does|mesh.cp=4 mesh.cp_comm=a2a" \
+        "4|num_key_value_heads: 2 key-value heads cannot be shared by cp 2 x tp 2 ranks, as mesh.cp_comm a2a does|mesh.cp=2 mesh.tp=2 mesh.cp_comm=a2a"; do
         IFS='|' read -r n text what <<<"$line"
         read -ra what <<<"$what"
         sed 's/"vocab_size": 64/"vocab_size": 1/' llm.json >v.json

@@ -65,7 +65,7 @@ def speech(path, n, seconds, seed):
                 w.setsampwidth(2)
                 w.setframerate(16000)
                 w.writeframes(sound.tobytes())
-            f.write(json.dumps({"audio_filepath": f"{out}/{path}{i}.wav", "duration": length / 16000,
+            f.write(json.dumps({"audio_filepath": f"{path}{i}.wav", "duration": length / 16000,
                                 "text": " ".join(words[k] for k in said)}) + "\n")
 
 

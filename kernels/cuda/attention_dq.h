@@ -44,10 +44,12 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) queries_kernel(const at
     int begin, end;
     att_seen_keys(b.p, span, work.at, min((int)S::QUERIES, span.nq - work.at), begin, end);
     const int n_tiles = end > begin ? (end - begin + S::N - 1) / S::N : 0;
-    /* tiles from `whole` on or before `far` have keys that some row of the warp does not see */
+    /* tiles from `whole` on or before `far` have keys that some row of the warp does not see; keys
+     * from `none` on are seen by no row of it */
     const int whole = max(att_keys(b.p, span, work.at + row).end - begin, 0) / S::N;
     const int far =
         (max(att_keys(b.p, span, work.at + row + M * 16 - 1).begin - begin, 0) + S::N - 1) / S::N;
+    const int none = att_keys(b.p, span, work.at + row + M * 16 - 1).end - begin;
     int left = span.nk - begin; /* keys from the next tile on */
     const char *k_at = att_row(b.k, span.k0 + begin, head / b.p.n_rep);
     const char *v_at = att_row(b.v, span.k0 + begin, head / b.p.n_rep);
@@ -93,6 +95,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) queries_kernel(const at
         const att_lane v_lane = att_lane_wide<Shape>(shared_addr(v_tile));
 #pragma unroll
         for (int part = 0; part < S::N; part += C) {
+            if (tile * S::N + part >= none)
+                break;
             float s[M][C / 8][4] = {}, dp[M][C / 8][4] = {};
             att_times_rows<P, S::D>(s, q_lane, att_below<Shape>(k_lane, part));
             att_times_rows<P, S::D>(dp, o_lane, att_below<Shape>(v_lane, part));

@@ -105,11 +105,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
     int begin, end;
     att_seen_keys(f.p, span, work.at, min((int)S::QUERIES, span.nq - work.at), begin, end);
     /* from the last tile of keys to the first; those from `whole` on or before `far` have keys that
-     * some row of the warp does not see */
+     * some row of the warp does not see, those from `none` on only such */
     int tile = end > begin ? (end - begin + S::N - 1) / S::N - 1 : -1;
     const int whole = max(att_keys(f.p, span, work.at + row).end - begin, 0) / S::N;
     const int far =
         (max(att_keys(f.p, span, work.at + row + M * 16 - 1).begin - begin, 0) + S::N - 1) / S::N;
+    const int none =
+        (max(att_keys(f.p, span, work.at + row + M * 16 - 1).end - begin, 0) + S::N - 1) / S::N;
     int n_rows = span.nk - begin - tile * S::N; /* of the tile, or more */
     const char *k_at = att_row(f.k, span.k0 + begin + tile * S::N, head / f.p.n_rep);
     const char *v_at = att_row(f.v, span.k0 + begin + tile * S::N, head / f.p.n_rep);
@@ -138,7 +140,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
         att_load<P, S::D, S::N, S::THREADS>(v_tile, f.v, v_at, n_rows);
         cp_async_commit();
         float s[M][S::N / 8][4] = {};
-        att_times_rows<P, S::D>(s, q_lane, k_lane);
+        if (tile < none)
+            att_times_rows<P, S::D>(s, q_lane, k_lane);
         if (tile >= whole || tile < far) {
             const int lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -154,6 +157,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
         if (tile > 0)
             att_load<P, S::D, S::N, S::THREADS>(k_tile, f.k, k_at, n_rows);
         cp_async_commit();
+        if (tile >= none)
+            continue;
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll

@@ -180,7 +180,7 @@ struct probe_options {
     struct s2s_common common;
     const char *model, *inputs, *out, *optimizer;
     bool grads;
-    int steps, layout, multiple, batch_norm;
+    int steps, layout, multiple, batch_norm, precision;
 };
 
 enum {
@@ -192,7 +192,8 @@ enum {
     KEY_OPTIMIZER,
     KEY_LAYOUT,
     KEY_MULTIPLE,
-    KEY_BATCH_NORM
+    KEY_BATCH_NORM,
+    KEY_PRECISION
 };
 
 static const struct argp_option argp_options[] = {
@@ -211,6 +212,8 @@ static const struct argp_option argp_options[] = {
      "Batch norm of encoders by running statistics, or by those of the batch, padding counted "
      "(default frozen)",
      0},
+    {"precision", KEY_PRECISION, "fp32|bf16-mixed", 0,
+     "What activations and weights are computed in (default fp32)", 0},
     {0},
 };
 
@@ -218,6 +221,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const layouts[] = {"packed", "bshd", NULL};
     static const char *const norms[] = {"frozen", "batch", NULL};
+    static const char *const precisions[] = {"fp32", "bf16-mixed", NULL};
     struct probe_options *opt = state->input;
     switch (key) {
     case KEY_MODEL:
@@ -246,6 +250,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_BATCH_NORM:
         opt->batch_norm = s2s_arg_choice(state, "batch-norm", arg, norms);
+        return 0;
+    case KEY_PRECISION:
+        opt->precision = s2s_arg_choice(state, "precision", arg, precisions);
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "no input expected, found '%s'", arg);
@@ -352,6 +359,7 @@ static int run(struct probe *p, const struct probe_options *opt, struct s2s_erro
     int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
                                      2, err);
     if (rc < 0 || (rc = s2s_device_open(&p->device, NULL, err)) < 0 ||
+        (rc = s2s_device_work_in(p->device, opt->precision ? S2S_BF16 : S2S_F32, err)) < 0 ||
         (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
         (rc = choose_family(p, err)) < 0 || (rc = s2s_params_finish(p->model->params, err)) < 0)
         return rc;

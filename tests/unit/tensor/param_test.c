@@ -266,6 +266,52 @@ static void trained_and_fixed_stand_apart(void **state)
     s2s_params_free(params);
 }
 
+/* A matrix, one that kernels take as floats, a vector, and a frozen matrix. */
+static void on_bf16_matrices_have_masters_and_work_as_their_roundings(void **state)
+{
+    struct s2s_device *own;
+    struct s2s_error err = S2S_ERROR_INIT;
+    assert_int_equal(s2s_device_open(&own, "cpu", &err), 0);
+    assert_int_equal(s2s_device_work_in(own, S2S_BF16, &err), 0);
+    assert_int_equal(s2s_device_work_in(own, S2S_F16, &err), S2S_E_UNSUPPORTED);
+    struct s2s_params *params = s2s_params_new(own);
+    static const struct s2s_param_spec specs[] = {
+        {.name = "a.weight", .n_dims = 2, .shape = {3, 7}},
+        {.name = "conv.weight", .n_dims = 2, .shape = {3, 7}, .flags = S2S_PARAM_F32},
+        {.name = "a.bias", .n_dims = 1, .shape = {21}},
+        {.name = "b.weight", .n_dims = 2, .shape = {3, 7}, .flags = S2S_PARAM_FROZEN}};
+    struct s2s_param *p[4];
+    float given[21], got[21];
+    uint16_t working[21];
+    for (int i = 0; i < 4; i++)
+        p[i] = s2s_params_add(params, &specs[i]);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
+    for (int i = 0; i < 21; i++)
+        given[i] = 1 + (float)i / 1024; /* more bits than BF16 has */
+    for (int i = 0; i < 4; i++) {
+        const bool matrix = i == 0 || i == 3;
+        assert_int_equal(p[i]->tensor->dtype, matrix ? S2S_BF16 : S2S_F32);
+        s2s_param_set(p[i], given, S2S_F32);
+        s2s_param_get(p[i], got);
+        s2s_tensor_read(p[i]->tensor, matrix ? (void *)working : (void *)got);
+        for (int k = 0; k < 21; k++) {
+            const uint16_t half = s2s_f32_to_bf16(given[k]);
+            assert_true(!matrix || working[k] == half);
+            assert_true(got[k] == (i == 3 ? s2s_bf16_to_f32(half) : given[k]));
+        }
+        assert_true(!p[i]->trained || p[i]->tensor->grad->dtype == S2S_F32);
+    }
+    /* 4 and 2 bytes of 3 x 32 trained ones with their gaps, 2 of the 32 frozen */
+    assert_int_equal(s2s_params_bytes(params), 96 * 6 + 32 * 2);
+    given[0] = 3.14159f;
+    own->kernels->copy_in(&own->queue, p[0]->master, given, sizeof given);
+    s2s_params_round(params, p[0]->offset, p[0]->numel);
+    s2s_tensor_read(p[0]->tensor, working);
+    assert_int_equal(working[0], s2s_f32_to_bf16(given[0]));
+    s2s_params_free(params);
+    s2s_device_close(own);
+}
+
 static void a_second_step_needs_no_new_memory(void **state)
 {
     struct s2s_tape *tape = s2s_tape_new(device, true);
@@ -326,6 +372,7 @@ int main(void)
         cmocka_unit_test(many_names_are_found),
         cmocka_unit_test(initial_values_have_the_spread_that_was_asked),
         cmocka_unit_test(trained_and_fixed_stand_apart),
+        cmocka_unit_test(on_bf16_matrices_have_masters_and_work_as_their_roundings),
         cmocka_unit_test(a_second_step_needs_no_new_memory),
         cmocka_unit_test(unknown_devices_are_refused),
     };

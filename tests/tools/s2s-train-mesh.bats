@@ -250,6 +250,8 @@ mesh.pp=4 mesh.pp_layers=[0,1,3,0] | d.yaml train.recompute=true
 mesh.pp=2 mesh.dp=2 | d.yaml data.train=[mute.s2s] data.shuffle=false train.packs_per_step=4
 mesh.pp=2 mesh.vpp=2 mesh.tp=2 mesh.sequence_parallel=true | d.yaml data.train=[odd.s2s] train.packs_per_step=8 train.packs_per_microbatch=2
 mesh.pp=2 | d.yaml model.freeze=["*embed*","*layers.0.*"]
+mesh.pp=2 mesh.vpp=2 mesh.cp=2 | d.yaml
+mesh.pp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim | d.yaml
 LINES
 }
 

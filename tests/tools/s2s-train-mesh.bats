@@ -348,3 +348,36 @@ mesh.dp=2 | s.yaml $divided model.encoder.freeze=true train.recompute=true
 mesh.tp=2 mesh.dp=2 | s.yaml $divided model.llm.freeze=true
 LINES
 }
+
+@test "ep: a run goes on over other ranks of ep, and its experts are exported under their names" {
+    model=$ROOT/tests/oracle/models/qwen3_moe
+    how=(p.yaml model.path="$model" train.packs_per_step=4)
+    s2s-train_on 1 "${how[@]}" run=one
+    s2s-train_on 2 "${how[@]}" run=mesh mesh.dp=2 mesh.ep=2 train.steps=2
+    s2s-train_on 4 "${how[@]}" run=mesh mesh.dp=4 mesh.ep=4 train.steps=4
+    s2s-train_on 2 "${how[@]}" run=mesh mesh.tp=2 mesh.sequence_parallel=true mesh.etp=1 mesh.ep=2
+    python3 "$ROOT/tests/tools/mesh_equal.py" one mesh
+    s2s-ckpt convert -q --to hf mesh/checkpoints out
+    s2s-ckpt ls --json out | jq -r '.tensors[].name' | sort >names
+    s2s-ckpt ls --json "$model" | jq -r '.tensors[].name' | sort | cmp - names
+    exits 0 s2s-train probe --model out --inputs "$model/inputs.safetensors" --out probe
+}
+
+@test "ep: what experts cannot be shared by is refused before anything starts" {
+    model=$ROOT/tests/oracle/models/qwen3_moe
+    exits 1 s2s-train_on 2 p.yaml model.path="$model" mesh.dp=2 mesh.ep=4
+    says "etp*ep*pp = 1*4*1 does not divide 2 ranks"
+    exits 1 s2s-train_on 3 p.yaml model.path="$model" mesh.dp=3 mesh.ep=3 train.packs_per_step=3
+    says "8 experts cannot be shared by 3 ranks (mesh.ep)"
+    exits 1 s2s-train_on 2 r.yaml mesh.dp=2 mesh.ep=2
+    says "for a model without experts"
+    exits 1 s2s-train_on 2 p.yaml model.path="$model" mesh.tp=2 mesh.etp=1
+    says "mesh.sequence_parallel=true"
+    sed 's/"norm_topk_prob"/"moe_gating_noise": 1, &/' "$model/config.json" >other.json
+    exits 1 s2s-train -q p.yaml model.llm.config=other.json
+    says "other.json"
+    says "moe_gating_noise"
+    sed 's/"router_jitter_noise": 0.0/"router_jitter_noise": 0.1/' "$ROOT/tests/oracle/models/mixtral/config.json" >other.json
+    exits 1 s2s-train -q p.yaml model.llm.config=other.json
+    says "router_jitter_noise"
+}

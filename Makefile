@@ -239,6 +239,7 @@ install: all man completions
 	for file in $(COMPLETIONS); do install -D -m 644 $(BUILD)/share/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -D -m 644 $(MPI_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(MPI_LIB))
+	[ ! -e $(CUDA_LIB) ] || install -D -m 644 $(CUDA_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(CUDA_LIB))
 	for page in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} $$page || exit 1; done
 
 uninstall:

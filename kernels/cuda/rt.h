@@ -65,13 +65,15 @@ static inline void rt_keep(struct s2s_queue *queue, int status)
  * launch, and after a failure there is none: what was to be there is not.
  */
 #ifdef __CUDACC__
+/* Shared memory is rounded up to 16 bytes: the compiler may widen the last load up to there. */
 #define LAUNCH(queue, kernel, grid, block, shared, ...) \
     do { \
         const dim3 grid_ = grid; \
+        const size_t shared_ = ((size_t)(shared) + 15) / 16 * 16; \
         if (grid_.x == 0 || grid_.y == 0 || grid_.z == 0 || (queue)->status) \
             break; \
-        rt_keep(queue, rt_before_launch((const void *)(kernel), shared)); \
-        (kernel)<<<grid_, block, shared, (cudaStream_t)rt_stream_of(queue)>>>(__VA_ARGS__); \
+        rt_keep(queue, rt_before_launch((const void *)(kernel), shared_)); \
+        (kernel)<<<grid_, block, shared_, (cudaStream_t)rt_stream_of(queue)>>>(__VA_ARGS__); \
         rt_keep(queue, rt_after_launch()); \
     } while (0)
 #else

@@ -116,5 +116,5 @@ if os.path.exists(path):
         mid = sorted(times)[len(times) // 2]
         print(f"{layer:<36} {flop / 1e9:9.1f} {mid / 1e3:9.3f} {flop / mid / 1e6:9.1f} {len(times):6}")
 print("== time of a step by kernel, speech encoder and decoder, bf16")
-for line in lines("profile-encoder.log")[-40:]:
+for line in lines("profile-encoder.log")[:46]:
     print(line)

@@ -90,7 +90,7 @@ for test in gemm encoder; do
     phase "san-memcheck-$test" 40 "${our[@]}" compute-sanitizer --tool memcheck "$bin/${test}_test"
 done
 # every kernel of a language model at small sizes
-phase san-racecheck-all 60 "${our[@]}" compute-sanitizer --tool racecheck "$bin/gpu_bench" cuda 32
+phase san-racecheck-all 60 "${our[@]}" compute-sanitizer --tool racecheck "$bin/gpu_bench" cuda 64
 phase san-initcheck-all 40 "${our[@]}" compute-sanitizer --tool initcheck "$bin/gpu_bench" cuda 32
 [ -n "${VISIT_NO_PEER:-}" ] || phase peer 60 python3 "$from/peer.py"
 echo "all: $((SECONDS - start)) s"

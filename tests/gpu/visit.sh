@@ -1,6 +1,6 @@
 #!/bin/bash
 # Everything that only a GPU can tell, in one go of some eight minutes: visit.sh FOLDER, where FOLDER is what `make visit` made. Each phase has a time
-# limit of its own; logs go to $OUT/visit.log as they come, the table is printed last.
+# limit of its own, and VISIT_ONLY is a pattern of the names of those to run; logs go to $OUT/visit.log as they come, the table is printed last.
 set -u
 from=$(cd "$1" && pwd)
 out=${OUT:-$PWD/build/visit-out}
@@ -23,6 +23,7 @@ left() { echo $((${VISIT_SECONDS:-480} - (SECONDS - start))); }
 phase() {
     local name=$1 limit=$2 begin=$SECONDS rc
     shift 2
+    [[ $name =~ ${VISIT_ONLY:-.} ]] || return
     [ "$(left)" -ge 15 ] || { echo "$name: no time left" | tee -a "$logs/phases" && return; }
     [ "$limit" -le "$(left)" ] || limit=$(left)
     timeout -k 2 "$limit" "$@" >"$logs/$name.log" 2>&1

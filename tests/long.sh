@@ -2,7 +2,7 @@
 # The long checks: tests/long.sh [PART...], all parts where none is named.
 #   release   the whole suite with its long tests
 #   sanitize  the suite under ASan and UBSan
-#   tsan      threads that work on one tensor and threads in general, under TSan
+#   tsan      threads that work on one tensor, threads in general, and those of emulated GPUs, under TSan
 #   levels    the tests of kernels at each level of CPU_LEVELS that this machine has
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
@@ -56,7 +56,16 @@ tsan() {
     make -s -j"$JOBS" SANITIZE=thread build/tsan/bin/s2s-ckpt build/tsan/tests/unit/{base/base,io/behind}_test &&
         OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/base/base_test &&
         "${fixed[@]}" build/tsan/tests/unit/io/behind_test &&
-        S2S_BIN=$PWD/build/tsan/bin "${fixed[@]}" bats tests/tools/s2s-ckpt-threads.bats
+        S2S_BIN=$PWD/build/tsan/bin "${fixed[@]}" bats tests/tools/s2s-ckpt-threads.bats &&
+        emulated_tsan
+}
+# each thread of a block is one to TSan, and barriers alone order them
+emulated_tsan() {
+    local name
+    make -s -j"$JOBS" SANITIZE=thread build/tsan/libs2s-emu.so build/tsan/tests/unit/kernels/{attention,loss,reduce,rmsnorm,rows}_test || return 1
+    for name in attention loss reduce rmsnorm rows; do
+        S2S_TEST_TABLES=emu OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/kernels/${name}_test || return 1
+    done
 }
 levels() {
     local names="x86-64-v2 x86-64-v3 x86-64-v4" level tests

@@ -263,6 +263,7 @@ mesh.pp=4 | u.yaml train.packs_per_step=3
 mesh.pp=2 mesh.vpp=2 | u.yaml train.recompute=true
 mesh.pp=4 mesh.vpp=2 | u.yaml train.packs_per_step=14 mesh.vpp_group=5
 mesh.pp=2 | p.yaml model.path=MODELS/qwen3
+mesh.pp=2 mesh.vpp=2 | u.yaml train.precision=bf16-mixed
 LINES
 }
 

@@ -43,6 +43,13 @@ static void team_part(const struct s2s_group *g)
     pthread_barrier_wait(&((struct team *)g->impl)->barrier);
 }
 
+/* Nothing has no address. */
+static void team_copy(void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(dst, src, bytes);
+}
+
 static float *team_sum(const struct s2s_group *g, int64_t begin, int64_t n)
 {
     const struct team *team = g->impl;
@@ -59,7 +66,7 @@ static void team_all_reduce(const struct s2s_group *g, struct s2s_queue *queue, 
     team_meet(g, buf, NULL);
     float *sum = team_sum(g, 0, n);
     team_part(g);
-    memcpy(buf, sum, (size_t)n * sizeof *sum);
+    team_copy(buf, sum, (size_t)n * sizeof *sum);
     free(sum);
 }
 
@@ -70,7 +77,7 @@ static void team_all_gather(const struct s2s_group *g, struct s2s_queue *queue, 
     team_meet(g, send, NULL);
     for (int r = 0; r < g->size; r++)
         if ((const float *)recv + r * n != team->buf[r])
-            memcpy((float *)recv + r * n, team->buf[r], (size_t)n * sizeof(float));
+            team_copy((float *)recv + r * n, team->buf[r], (size_t)n * sizeof(float));
     team_part(g);
 }
 
@@ -80,7 +87,7 @@ static void team_reduce_scatter(const struct s2s_group *g, struct s2s_queue *que
     team_meet(g, send, NULL);
     float *sum = team_sum(g, g->rank * n, n);
     team_part(g);
-    memcpy(recv, sum, (size_t)n * sizeof *sum);
+    team_copy(recv, sum, (size_t)n * sizeof *sum);
     free(sum);
 }
 
@@ -95,7 +102,7 @@ static void team_all_to_all(const struct s2s_group *g, struct s2s_queue *queue, 
         int64_t begin = 0;
         for (int before = 0; before < g->rank; before++)
             begin += team->counts[r][before];
-        memcpy(to, (const float *)team->buf[r] + begin, (size_t)recv_counts[r] * sizeof(float));
+        team_copy(to, (const float *)team->buf[r] + begin, (size_t)recv_counts[r] * sizeof(float));
         to += recv_counts[r];
     }
     team_part(g);
@@ -117,7 +124,7 @@ static bool team_post(const struct s2s_group *g, const struct s2s_transfer *t)
     if (link->sent->n != t->n || link->sent->dtype != t->dtype)
         S2S_BUG("rank %d sends nothing like what rank %d expects", t->peer, g->rank);
     if (t->n > 0)
-        memcpy(t->buf, link->sent->buf, (size_t)t->n * s2s_dtype_size(t->dtype));
+        team_copy(t->buf, link->sent->buf, (size_t)t->n * s2s_dtype_size(t->dtype));
     link->n_taken++;
     return true;
 }

@@ -7,11 +7,13 @@ static void run_bf16(struct s2s_queue *queue, const struct att_backward *b)
     typedef att_bf16 P;
     switch (att_width(b->p.dim)) {
     case 64:
-        return att_keys_run<P, 64, 4, 2, 64, 32, true>(queue, b);
+        return b->p.is_short ? att_keys_run<P, 64, 4, 1, 64, 64, true>(queue, b)
+                             : att_keys_run<P, 64, 4, 2, 64, 64, true>(queue, b);
     case 96:
         return att_keys_run<P, 96, 4, 1, 64, 64, true>(queue, b);
     case 128:
-        return att_keys_run<P, 128, 4, 1, 64, 64, true>(queue, b);
+        return b->p.is_short ? att_keys_run<P, 128, 4, 1, 32, 32, true>(queue, b)
+                             : att_keys_run<P, 128, 4, 1, 64, 64, true>(queue, b);
     case 192:
         return att_keys_run<P, 192, 4, 1, 32, 32, false>(queue, b);
     case 256:

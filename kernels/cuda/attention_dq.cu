@@ -10,7 +10,8 @@ static void run_bf16(struct s2s_queue *queue, const struct att_backward *b)
     case 96:
         return att_queries_run<P, 96, 4, 2, 32, 32>(queue, b);
     case 128:
-        return att_queries_run<P, 128, 4, 2, 32, 32>(queue, b);
+        return b->p.is_short ? att_queries_run<P, 128, 4, 1, 64, 64>(queue, b)
+                             : att_queries_run<P, 128, 4, 2, 32, 32>(queue, b);
     case 192:
         return att_queries_run<P, 192, 4, 1, 32, 32>(queue, b);
     case 256:

@@ -7,11 +7,13 @@ static void run_bf16(struct s2s_queue *queue, const struct att_forward *f)
     typedef att_bf16 P;
     switch (att_width(f->p.dim)) {
     case 64:
-        return att_forward_run<P, 64, 4, 2, 64, 3>(queue, f);
+        return f->p.is_short ? att_forward_run<P, 64, 4, 1, 64, 4>(queue, f)
+                             : att_forward_run<P, 64, 4, 2, 128, 2>(queue, f);
     case 96:
         return att_forward_run<P, 96, 4, 2, 64>(queue, f);
     case 128:
-        return att_forward_run<P, 128, 4, 2, 64>(queue, f);
+        return f->p.is_short ? att_forward_run<P, 128, 4, 1, 64, 3>(queue, f)
+                             : att_forward_run<P, 128, 4, 2, 64, 2>(queue, f);
     case 192:
         return att_forward_run<P, 192, 4, 1, 64>(queue, f);
     case 256:

@@ -8,6 +8,7 @@
 extern "C" [[noreturn]] void s2s_bug(const char *file, int line, const char *fmt, ...);
 #define S2S_BUG(...) s2s_bug(__FILE__, __LINE__, __VA_ARGS__)
 
+enum { SHORT_KEYS = 2048 };
 enum { SIZES = 256, PLAN_THREADS = 256, FILL_BLOCKS = 64 };
 
 struct plan {
@@ -148,7 +149,7 @@ struct att_problem att_problem_of(const struct s2s_k_attention *args)
                             (int)args->n_heads, (int)(args->n_heads / args->n_kv_heads),
                             (int)args->n_q,     (int)args->n_k,
                             (int)args->dim,     window ? (int)args->window : 0,
-                            args->scale};
+                            args->scale,        args->n_k < args->n_spans * SHORT_KEYS};
     return p;
 }
 

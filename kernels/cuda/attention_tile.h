@@ -393,6 +393,9 @@ struct att_problem {
     int n_spans, n_groups, n_heads, n_rep; /* query heads that use one kv head */
     int n_q, n_k, dim, window;             /* window 0: none */
     float scale;
+    /* Spans have few keys on average: then more and smaller blocks are faster, as measured on an
+     * H100 (tests/gpu/attention_bench.cu). */
+    bool is_short;
 };
 
 /* The keys lo .. hi of the span that queries at .. at + n of it see, at least one of them each. */

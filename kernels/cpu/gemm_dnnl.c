@@ -3,7 +3,7 @@
  * kernels are generated for the CPU at the first call.
  *
  * oneDNN's C interface has a function for fp32 alone. Products of BF16 are primitives, each for one
- * combination of sizes and strides, which every thread keeps for itself.
+ * combination of sizes and strides, which every thread keeps for itself until it ends.
  */
 #include <dnnl.h>
 #include <pthread.h>
@@ -45,24 +45,22 @@ struct product {
 enum { SLOTS = 8192, MOST = SLOTS / 2 };
 
 /* A thread's products, by hash of their keys. */
-static _Thread_local struct product *products; /* [SLOTS] */
-static _Thread_local int n_products;
-static _Thread_local dnnl_stream_t stream;
+struct products {
+    struct product slots[SLOTS];
+    int n;
+    dnnl_stream_t stream;
+};
+static _Thread_local struct products *own;
 
 static dnnl_engine_t engine;
-static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
+static pthread_key_t at_end; /* of a thread: free_products */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void check(dnnl_status_t status, const char *what, const struct key *key)
 {
     if (status != dnnl_success)
         S2S_BUG("oneDNN's %s: status %d for %lld x %lld x %lld", what, (int)status,
                 (long long)key->m, (long long)key->n, (long long)key->k);
-}
-
-static void make_engine(void)
-{
-    static const struct key none;
-    check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", &none);
 }
 
 static dnnl_memory_desc_t describe(int64_t rows, int64_t cols, int64_t ld, bool trans,
@@ -112,10 +110,10 @@ static struct product make_product(const struct key *key)
 }
 
 /* Only shapes that nobody has again and again come to so many. */
-static void forget_products(void)
+static void forget_products(struct products *of)
 {
     for (int i = 0; i < SLOTS; i++) {
-        struct product *p = &products[i];
+        struct product *p = &of->slots[i];
         if (!p->key.used)
             continue;
         dnnl_primitive_destroy(p->primitive);
@@ -125,30 +123,47 @@ static void forget_products(void)
         dnnl_memory_destroy(p->bias);
         p->key.used = false;
     }
-    n_products = 0;
+    of->n = 0;
+}
+
+static void free_products(void *of)
+{
+    struct products *products = of;
+    forget_products(products);
+    dnnl_stream_destroy(products->stream);
+    free(products);
+}
+
+static void make_engine(void)
+{
+    static const struct key none;
+    check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", &none);
+    if (pthread_key_create(&at_end, free_products) != 0)
+        S2S_BUG("no key for what threads keep");
 }
 
 static struct product *find_product(const struct key *key)
 {
-    if (!products) {
-        pthread_once(&engine_once, make_engine);
-        products = s2s_xcalloc(SLOTS, sizeof *products);
-        check(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), "stream", key);
+    if (!own) {
+        pthread_once(&once, make_engine);
+        own = s2s_xcalloc(1, sizeof *own);
+        check(dnnl_stream_create(&own->stream, engine, dnnl_stream_default_flags), "stream", key);
+        pthread_setspecific(at_end, own);
     }
-    if (n_products == MOST)
-        forget_products();
+    if (own->n == MOST)
+        forget_products(own);
     const int64_t *words = (const int64_t *)key;
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof *key / sizeof *words; i++)
         hash = (hash ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
     size_t at = hash >> 40 & (SLOTS - 1);
-    while (products[at].key.used && memcmp(&products[at].key, key, sizeof *key) != 0)
+    while (own->slots[at].key.used && memcmp(&own->slots[at].key, key, sizeof *key) != 0)
         at = (at + 1) & (SLOTS - 1);
-    if (!products[at].key.used) {
-        products[at] = make_product(key);
-        n_products++;
+    if (!own->slots[at].key.used) {
+        own->slots[at] = make_product(key);
+        own->n++;
     }
-    return &products[at];
+    return &own->slots[at];
 }
 
 void cpu_bgemm(const struct s2s_k_gemm *g)
@@ -174,5 +189,6 @@ void cpu_bgemm(const struct s2s_k_gemm *g)
     dnnl_memory_set_data_handle(p->b, g->b.data);
     dnnl_memory_set_data_handle(p->c, g->c.data);
     dnnl_memory_set_data_handle(p->bias, g->bias.data);
-    check(dnnl_primitive_execute(p->primitive, stream, key.bias ? 4 : 3, args), "product", &key);
+    check(dnnl_primitive_execute(p->primitive, own->stream, key.bias ? 4 : 3, args), "product",
+          &key);
 }

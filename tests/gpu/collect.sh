@@ -30,6 +30,6 @@ python3 tests/gpu/data.py "$out/tree/data"
 )
 # kernels' sources, for a machine whose GPU the carried code does not fit
 cp tests/gpu/visit.sh tests/gpu/peer.py tests/gpu/report.py "$out/"
-tar -C "$out/tree" -cf - . | xz -T2 -6 >"$out/tree.tar.xz"
+tar -C "$out/tree" -cf - . | xz -T2 -3 >"$out/tree.tar.xz"
 rm -rf "$out/tree"
 du -sh "$out"

@@ -408,6 +408,26 @@ int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *
     return rc;
 }
 
+/* Ranks generate each its own texts, those of tp and cp the same ones: as many steps as they take.
+ * Nobody whose steps are others may wait for them. */
+static int check_text(const struct s2s_par *par, int pp_size, struct s2s_error *err)
+{
+    const int ep = s2s_group_size(par->ep) * s2s_group_size(par->etp);
+    int rc = 0;
+    if (pp_size > 1) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "no rank of a pipeline of %d can generate text alone", pp_size);
+        s2s_error_hint(err, rc, "give mesh.pp=1, or --no-text for losses and accuracies");
+    } else if (ep > s2s_group_size(par->tp) * s2s_group_size(par->cp)) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "ranks that have other packs share experts (mesh.ep %d), and cannot "
+                           "generate text alone",
+                           s2s_group_size(par->ep));
+        s2s_error_hint(err, rc, "give mesh.ep=1, or --no-text for losses and accuracies");
+    }
+    return rc;
+}
+
 int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_grid *grid,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
@@ -428,12 +448,8 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     s2s_flow_init(&e.flow, bundle->model, &bundle->stages,
                   s2s_comm_group(e.pp, "pp", bundle->device->kernels->sync));
     int rc = open_set(&streams, &path, err);
-    if (rc == 0 && options->text && s2s_comm_size(e.pp) > 1) {
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
-                           "no rank of a pipeline of %d can generate text alone",
-                           s2s_comm_size(e.pp));
-        s2s_error_hint(err, rc, "give mesh.pp=1, or --no-text for losses and accuracies");
-    }
+    if (rc == 0 && options->text)
+        rc = check_text(bundle->model->par, s2s_comm_size(e.pp), err);
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)

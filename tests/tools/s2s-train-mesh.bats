@@ -364,6 +364,18 @@ LINES
     exits 0 s2s-train probe --model out --inputs "$model/inputs.safetensors" --out probe
 }
 
+@test "ep: ranks that have other packs score a set, and do not generate its texts" {
+    how=(p.yaml "model.path=$ROOT/tests/oracle/models/qwen3_moe" data.eval.seen=t.s2s)
+    s2s-train_on 1 "${how[@]}" run=run
+    cp "$ROOT/demo/tokenizer.json" .
+    exits 1 mpirun_n 2 s2s-train eval "${how[@]}" run=run -j1 data.tokenizer=tokenizer.json mesh.dp=2 mesh.ep=2
+    says "ranks that have other packs share experts (mesh.ep 2), and cannot generate text alone"
+    says "give mesh.ep=1, or --no-text"
+    s2s-train eval "${how[@]}" run=run -j1 --json >one.json
+    mpirun_n 2 s2s-train eval "${how[@]}" run=run -j1 --json --no-text data.tokenizer=tokenizer.json mesh.dp=2 mesh.ep=2 >two.json
+    jq -s -e '.[0].sets[0] as $a | .[1].sets[0] as $b | ($a.loss - $b.loss | fabs) <= 2e-7 * $a.loss and $a.tokens == $b.tokens and $a.token_accuracy == $b.token_accuracy' one.json two.json
+}
+
 @test "ep: what experts cannot be shared by is refused before anything starts" {
     model=$ROOT/tests/oracle/models/qwen3_moe
     exits 1 s2s-train_on 2 p.yaml model.path="$model" mesh.dp=2 mesh.ep=4

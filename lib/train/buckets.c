@@ -102,14 +102,23 @@ static void wait_for(struct s2s_buckets *b, const struct s2s_bucket *bucket)
         group->ops->wait(group, &b->model->params->device->queue, bucket->ticket);
 }
 
+/* Where ranks divide the bucket each has the sum of its own part alone. */
 static void start_next(struct s2s_buckets *b)
 {
     const struct s2s_params *params = b->model->params;
     struct s2s_bucket *bucket = &b->list[b->n_started++];
     const struct s2s_group *group = bucket->group;
+    struct s2s_queue *queue = &params->device->queue;
+    float *whole = params->grads + bucket->begin;
+    int64_t begin, end;
+    if (group->size == 1)
+        return;
+    s2s_buckets_own(b, bucket, &begin, &end);
     bucket->ticket =
-        group->ops->start_all_reduce(group, &params->device->queue, params->grads + bucket->begin,
-                                     bucket->end - bucket->begin, S2S_F32, S2S_GROUP_SUM);
+        b->sharding == S2S_NO_SHARD
+            ? group->ops->start_all_reduce(group, queue, whole, end - begin, S2S_F32, S2S_GROUP_SUM)
+            : group->ops->start_reduce_scatter(group, queue, params->grads + begin, whole,
+                                               end - begin, S2S_F32);
 }
 
 static void backward_left(void *ctx, int block)

@@ -117,10 +117,14 @@ same_checkpoint() {
     done
 }
 
-@test "plan says what a rank keeps of an optimizer that is divided" {
+@test "plan says what a rank keeps of an optimizer that is divided, and that it sends as much as before" {
     whole=$(s2s-train plan r.yaml --mesh dp=4 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["memory"]["optimizer"])')
     part=$(s2s-train plan r.yaml --mesh dp=4 mesh.data_parallel_sharding_strategy=optim --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["memory"]["optimizer"])')
     awk -v a="$whole" -v b="$part" 'BEGIN { exit !(b > 0.24 * a && b < 0.27 * a) }'
+    # gradients go to the rank that updates them, and values from there: together a sum over all
+    whole=$(s2s-train plan r.yaml --mesh dp=4 --json | jq '.sent["main/dp"]')
+    part=$(s2s-train plan r.yaml --mesh dp=4 mesh.data_parallel_sharding_strategy=optim --json | jq '.sent["main/dp"]')
+    awk -v a="$whole" -v b="$part" 'BEGIN { exit !(b > 0.98 * a && b < 1.02 * a) }'
 }
 
 @test "a bucket of no size is refused" {

@@ -2,7 +2,6 @@
 #include "lib/train/fsdp.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/base.h"
 
@@ -40,26 +39,13 @@ static bool is_trained_in(const struct s2s_model *model, size_t begin, size_t en
     return false;
 }
 
-/* Whether the output layer of `by`, a part of the model, is the embedding in this block. */
-static bool is_head_of(const struct s2s_model *by, const struct s2s_model *model,
-                       const struct s2s_block *block)
-{
-    if (!by->twin[0])
-        return false;
-    char *name = s2s_xasprintf("%s%s", by->prefix, by->twin[0]);
-    bool found = false;
-    for (size_t i = block->param_begin; i < block->param_end; i++)
-        found |= strcmp(model->params->list[i]->name, name) == 0;
-    free(name);
-    return found;
-}
-
 /* Whether a block after it computes with the block's parameters too. */
 static bool is_used_later(const struct s2s_model *model, const struct s2s_block *block)
 {
     bool found = false;
     for (int b = 0; b < model->n_blocks; b++)
-        found |= is_head_of(model->blocks[b].model, model, block);
+        for (size_t i = block->param_begin; i < block->param_end; i++)
+            found |= model->blocks[b].uses == model->params->list[i];
     return found;
 }
 

@@ -1,3 +1,5 @@
+/* Clips shared out over ranks by number, and their rows gathered, padded to the most that a rank
+ * has. */
 #include "lib/nn/spread.h"
 
 #include <stdlib.h>

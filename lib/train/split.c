@@ -1,3 +1,4 @@
+/* Packs cut over ranks: arrays are padded, cut, and clips told which of their rows are here. */
 #include "lib/train/split.h"
 
 #include <string.h>

@@ -106,6 +106,8 @@ same_checkpoint() {
     says "optim_grads_params does not go with mesh.pp"
     exits 1 mpirun_n 2 s2s-train -j1 r.yaml mesh.dp=2 mesh.ep=2 mesh.data_parallel_sharding_strategy=optim_grads_params
     says "optim_grads_params does not go with mesh.ep"
+    exits 1 s2s-train plan r.yaml --mesh pp=2,dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
+    says "optim_grads_params does not go with mesh.pp"
 }
 
 @test "plan says what a rank keeps of what is divided" {

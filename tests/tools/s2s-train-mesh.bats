@@ -76,7 +76,7 @@ mesh.tp=4 mesh.sequence_parallel=true | p.yaml model.path=MODELS/gemma1
 LINES
 }
 
-@test "tp: parts that are frozen, and what is trained below them" {
+@test "long: tp: parts that are frozen, and what is trained below them" {
     equal <<'LINES'
 mesh.tp=2 mesh.sequence_parallel=true | r.yaml model.freeze=["*.mlp.*","*.norm.weight"]
 mesh.tp=2 | r.yaml model.freeze=["*embed*","*layers.0.*"]
@@ -119,7 +119,7 @@ mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p | r.yaml
 LINES
 }
 
-@test "cp: clips that are spread over ranks, and cross their chunks, train the encoder as one process" {
+@test "long: cp: clips that are spread over ranks, and cross their chunks, train the encoder as one process" {
     speech
     equal <<'LINES'
 mesh.cp=2 | s.yaml
@@ -289,7 +289,7 @@ mesh.dp=4 mesh.ep=4 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 data.tr
 LINES
 }
 
-@test "ep: ranks of tp have columns of each expert, or experts of their own" {
+@test "long: ep: ranks of tp have columns of each expert, or experts of their own" {
     equal <<'LINES'
 mesh.tp=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3
 mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen3_moe data.train=[odd.s2s]
@@ -301,7 +301,7 @@ mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=4 mesh.etp=1 | p.yaml mo
 LINES
 }
 
-@test "ep: beside cp and pp, and with experts that are frozen" {
+@test "long: ep: beside cp and pp, and with experts that are frozen" {
     equal <<'LINES'
 mesh.cp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
 mesh.pp=2 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
@@ -311,7 +311,7 @@ mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml mo
 LINES
 }
 
-@test "ep: losses of balance are one process', in the gradients and in the log" {
+@test "long: ep: losses of balance are one process', in the gradients and in the log" {
     equal <<'LINES'
 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
 mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/qwen3_moe data.train=[odd.s2s] train.packs_per_microbatch=2 train.moe_aux_loss_coeff=0.5 train.moe_router_load_balancing_type=seq_aux_loss train.recompute=true
@@ -340,7 +340,7 @@ mesh.dp=2 | p.yaml model.path=MODELS/qwen3_moe $divided train.moe_aux_loss_coeff
 LINES
 }
 
-@test "dp: ranks that divide parameters of an encoder too, or of what is trained beside it" {
+@test "long: dp: ranks that divide parameters of an encoder too, or of what is trained beside it" {
     divided="mesh.data_parallel_sharding_strategy=optim_grads_params"
     speech
     equal <<LINES

@@ -247,7 +247,7 @@ struct balance {
 
 static const struct balance balances[] = {
     {24, 8, 2, 1, S2S_SCORE_SIGMOID, 0},   {24, 8, 2, 3, S2S_SCORE_SIGMOID, 0},
-    {300, 64, 6, 2, S2S_SCORE_SOFTMAX, 0}, {21, 8, 2, 3, S2S_SCORE_SIGMOID, 5},
+    {150, 32, 6, 2, S2S_SCORE_SOFTMAX, 0}, {21, 8, 2, 3, S2S_SCORE_SIGMOID, 5},
     {5, 3, 3, 2, S2S_SCORE_SOFTMAX, 0},    {0, 8, 2, 2, S2S_SCORE_SOFTMAX, 0},
 };
 enum { N_BALANCES = sizeof balances / sizeof *balances };

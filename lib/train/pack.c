@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include <jansson.h>
 
 #include "lib/audio/audio.h"
@@ -347,6 +349,8 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     pack->place = s2s_xstrdup(place);
     pack->ids = copy_meta(st, "ids");
     pack->texts = copy_meta(st, "texts");
+    const char *parent = s2s_safetensors_meta(st, "parent");
+    pack->parent = parent ? XXH3_64bits(parent, strlen(parent)) : 0;
     int rc = read_slots(pack, schema, st, err);
     uint64_t *keys = NULL;
     if (rc == 0 && (reader->token_dropout > 0 || reader->augment))
@@ -473,6 +477,7 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
         to->batch.n_tokens += packs[i]->batch.n_tokens;
         to->batch.n_seqs += packs[i]->batch.n_seqs;
         to->batch.media[0].n += packs[i]->batch.media[0].n;
+        to->parent = 31 * to->parent + packs[i]->parent;
         s2s_buf_printf(&place, "%s%s", i ? ", " : "", packs[i]->place);
     }
     to->place = place.data ? place.data : s2s_xstrdup("nothing");

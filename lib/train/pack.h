@@ -25,8 +25,9 @@ struct s2s_pack {
     int64_t n_labels;         /* that count */
     int64_t n_real;           /* slots that are no padding; of a cut pack those of all its ranks */
     char *ids, *texts;        /* JSON lists of the record's metadata, or NULL */
-    char *place;              /* "train.s2s: record 17" */
-    void **blocks;            /* what is freed with it */
+    uint64_t parent; /* hash of the record's parent, of which other ranks have the other parts */
+    char *place;     /* "train.s2s: record 17" */
+    void **blocks;   /* what is freed with it */
     size_t n_blocks, cap_blocks;
 };
 

@@ -74,11 +74,34 @@ void s2s_side_release(struct s2s_side *side)
 
 /* ---- before anything is computed ---- */
 
+/* Ranks of cp that read parts of their own have those of the same packs. */
+static int check_parts(const struct step *s, struct s2s_error *err)
+{
+    const int64_t n = s->data->n_microbatches;
+    struct s2s_comm *cp = s->side->layout->comms[S2S_AXIS_CP];
+    int64_t *most = s2s_xcalloc(2 * (size_t)n + 1, sizeof *most);
+    int rc = 0;
+    for (int64_t i = 0; i < n; i++) {
+        most[2 * i] = (int64_t)(s->data->microbatches[i]->parent >> 1);
+        most[2 * i + 1] = -most[2 * i];
+    }
+    s2s_comm_all_reduce(cp, most, 2 * n, S2S_I64, S2S_GROUP_MAX);
+    for (int64_t i = 0; i < n && rc == 0; i++)
+        if (most[2 * i] != -most[2 * i + 1]) {
+            rc = s2s_error_set(err, S2S_E_SHAPE,
+                               "%s: other ranks of cp have parts of another record",
+                               s->data->microbatches[i]->place);
+            s2s_error_hint(err, rc, "cut the stream again, for all ranks at once");
+        }
+    free(most);
+    return rc;
+}
+
 /* Nobody leaves the others alone in the middle of a step: what a rank can refuse it refuses here.
  */
 static int validate(const struct step *s, struct s2s_error *err)
 {
-    int rc = 0;
+    int rc = s2s_comm_size(s->side->layout->comms[S2S_AXIS_CP]) > 1 ? check_parts(s, err) : 0;
     for (int64_t i = 0; rc == 0 && i < s->data->n_microbatches; i++) {
         const struct s2s_pack *pack = s->data->microbatches[i];
         if ((rc = s2s_model_check(s->side->model, &pack->batch, err)) < 0)

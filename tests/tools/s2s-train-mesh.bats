@@ -141,7 +141,14 @@ mesh.cp=2 data.train=[whole-%r.s2s] | r.yaml data.train=[whole.s2s] train.packs_
 mesh.cp=2 mesh.dp=2 data.train=[whole-%r.s2s] | r.yaml data.train=[whole.s2s] train.packs_per_microbatch=2
 mesh.cp=2 data.train=[sound-%r.s2s] | s.yaml data.train=[sound.s2s]
 LINES
-    # the parts of other ranks, of another cp, or of none
+    # the parts of other ranks, of another cp, of another stream or of none
+    head -n 20 ids.jsonl | tac >back.jsonl
+    s2s-pack -q --ids back.jsonl --tokens 64 --cp 2 -o back.s2s
+    s2s-cpshard -q --cp 2 back.s2s -o back-%r.s2s
+    cp whole-0.s2s stale-0.s2s
+    cp back-1.s2s stale-1.s2s
+    exits 1 mpirun_n 2 s2s-train r.yaml -j1 run=no mesh.cp=2 'data.train=[stale-%r.s2s]'
+    says "other ranks of cp have parts of another record; cut the stream again"
     exits 1 s2s-train r.yaml run=no 'data.train=[whole-0.s2s]'
     says "training reads streams of kind pack or embed, found cpshard; name the files of all ranks by one name with %r"
     exits 1 s2s-train r.yaml run=no 'data.train=[whole-%r.s2s]'

@@ -401,3 +401,15 @@ LINES
     exits 1 s2s-train -q p.yaml model.llm.config=other.json
     says "router_jitter_noise"
 }
+
+@test "long: eight ranks of several axes at once learn as one process" {
+    speech
+    equal <<'LINES'
+mesh.tp=2 mesh.cp=2 mesh.pp=2 mesh.sequence_parallel=true | r.yaml data.train=[odd.s2s]
+mesh.dp=2 mesh.cp=2 mesh.pp=2 mesh.data_parallel_sharding_strategy=optim | r.yaml train.recompute=true
+mesh.tp=2 mesh.cp=2 mesh.dp=2 mesh.cp_comm=p2p | r.yaml
+mesh.tp=2 mesh.cp=2 mesh.dp=2 mesh.ep=4 mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen3_moe
+mesh.tp=2 mesh.dp=2 mesh.pp=2 mesh.ep=2 | p.yaml model.path=MODELS/mixtral optimizer.lr=2e-3 train.packs_per_step=4
+mesh.tp=2 mesh.cp=2 mesh.pp=2 mesh.sequence_parallel=true | s.yaml
+LINES
+}

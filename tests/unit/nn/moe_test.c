@@ -63,20 +63,6 @@ static void grad_close_to(const char *what, const struct s2s_tensor *t,
     free(got);
 }
 
-static struct s2s_tape *open_tape(struct s2s_device **device)
-{
-    if (s2s_device_open(device, "cpu", NULL) < 0)
-        S2S_BUG("no device");
-    (*device)->queue.lanes = 1;
-    return s2s_tape_new(*device, true);
-}
-
-static void close_tape(struct s2s_tape *tape, struct s2s_device *device)
-{
-    s2s_tape_free(tape);
-    s2s_device_close(device);
-}
-
 static struct s2s_tensor *leaf(struct s2s_tape *tape, int64_t rows, int64_t cols, const void *x)
 {
     struct s2s_tensor *t = s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){rows, cols}, x);
@@ -232,7 +218,7 @@ static void megatron_case(const json_t *all, const json_t *c, struct s2s_safeten
 {
     struct s2s_device *device;
     struct megatron m = {
-        .c = c, .inputs = inputs, .expected = expected, .tape = open_tape(&device)};
+        .c = c, .inputs = inputs, .expected = expected, .tape = open_tape(&device, true)};
     const json_t *table = json_object_get(all, "tolerance");
     char prefix[60];
     read_case(&m);
@@ -284,7 +270,7 @@ static void a_loss_of_balance_flows_where_nothing_else_does(void **state)
     static const float x[] = {1, 0, 0, 2, 0, 1};
     const struct s2s_router router = {.n_experts = 3, .n_chosen = 1, .score = S2S_SCORE_SIGMOID};
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     struct s2s_tensor *logits = leaf(tape, 2, 3, x);
     float got[6];
     s2s_op_balance(tape, logits, &router, &(struct s2s_balance){.n_segments = 1, .balance = 1});
@@ -320,7 +306,7 @@ static struct layer_run *open_layer(const struct s2s_nn_moe_options *options,
 {
     struct layer_run *run = s2s_xcalloc(1, sizeof *run);
     struct s2s_error err = S2S_ERROR_INIT;
-    run->tape = open_tape(&run->device);
+    run->tape = open_tape(&run->device, true);
     run->params = s2s_params_new(run->device);
     run->par.ep = ep;
     const struct s2s_nn_ctx ctx = {

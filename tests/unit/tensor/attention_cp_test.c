@@ -76,14 +76,6 @@ static void make_up(const struct problem *p)
 
 /* ---- one device, without padding ---- */
 
-static struct s2s_tape *open_tape(struct s2s_device **device, bool recording)
-{
-    if (s2s_device_open(device, "cpu", NULL) < 0)
-        S2S_BUG("no device");
-    (*device)->queue.lanes = 1;
-    return s2s_tape_new(*device, recording);
-}
-
 static struct s2s_tensor *upload(struct s2s_tape *tape, int which, const float *x, int64_t rows)
 {
     struct s2s_tensor *t = s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){rows, width_of(which)}, x);

@@ -48,25 +48,11 @@ static void read_grad(float *out, struct s2s_tensor *t)
         memset(out, 0xff, 4);
 }
 
-static struct s2s_tape *open_tape(struct s2s_device **device)
-{
-    if (s2s_device_open(device, "cpu", NULL) < 0)
-        S2S_BUG("no device");
-    (*device)->queue.lanes = 1;
-    return s2s_tape_new(*device, true);
-}
-
-static void close_tape(struct s2s_tape *tape, struct s2s_device *device)
-{
-    s2s_tape_free(tape);
-    s2s_device_close(device);
-}
-
 /* An MLP cut by columns and rows; with sp the rows of its input and output are cut too. */
 static void run_mlp(const struct s2s_group *g, struct outcome *o, bool sp)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     const int size = s2s_group_size(g), rank = s2s_group_rank(g), n = INNER / size;
     const int64_t rows = sp ? ROWS / size : ROWS;
     float up[INNER * WIDTH], down[WIDTH * INNER];
@@ -136,7 +122,7 @@ static float travelled[RANKS][ROWS * WIDTH], came[RANKS][2 * ROWS * WIDTH];
 static void send_rows(const struct s2s_group *g, void *ctx)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     /* rank 0 keeps one row and sends five; rank 1 sends none and keeps six */
     static const int64_t send[RANKS][RANKS] = {{1, 5}, {0, 6}},
                          recv[RANKS][RANKS] = {{1, 0}, {5, 6}};
@@ -187,7 +173,7 @@ static void half_labelled(const struct s2s_group *g, void *ctx)
                                                -100, -100, -100, -100, -100, -100};
     static const int32_t all[RANKS * ROWS] = {1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4};
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0);
     struct s2s_tensor *head = s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){VOCAB, WIDTH}, head0);
     struct s2s_tensor *h = s2s_op_scale(tape, 1, x);
@@ -224,7 +210,7 @@ static void t1_a_rank_without_labels_runs_every_collective_of_the_backward(void 
 static void alone_a_collective_is_nothing(void **state)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     const struct s2s_group one = {.axis = "tp", .size = 1};
     const int64_t rows[] = {ROWS};
     struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0);

@@ -8,7 +8,9 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/tensor/device.h"
 #include "lib/tensor/par.h"
+#include "lib/tensor/tensor.h"
 
 enum { TEAM_MAX = 4 };
 
@@ -247,6 +249,21 @@ static inline void team_run(struct team *team, int size,
     pthread_barrier_destroy(&team->barrier);
     pthread_mutex_destroy(&team->lock);
     pthread_cond_destroy(&team->change);
+}
+
+/* The device of a rank, one thread, and a tape on it. */
+static inline struct s2s_tape *open_tape(struct s2s_device **device, bool records)
+{
+    if (s2s_device_open(device, "cpu", NULL) < 0)
+        S2S_BUG("no device");
+    (*device)->queue.lanes = 1;
+    return s2s_tape_new(*device, records);
+}
+
+static inline void close_tape(struct s2s_tape *tape, struct s2s_device *device)
+{
+    s2s_tape_free(tape);
+    s2s_device_close(device);
 }
 
 #endif

@@ -27,20 +27,6 @@ static struct s2s_tensor *leaf(struct s2s_tape *tape, int64_t rows, int64_t cols
     return t;
 }
 
-static struct s2s_tape *open_tape(struct s2s_device **device)
-{
-    if (s2s_device_open(device, "cpu", NULL) < 0)
-        S2S_BUG("no device");
-    (*device)->queue.lanes = 1;
-    return s2s_tape_new(*device, true);
-}
-
-static void close_tape(struct s2s_tape *tape, struct s2s_device *device)
-{
-    s2s_tape_free(tape);
-    s2s_device_close(device);
-}
-
 static void close_to(const float *a, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -81,7 +67,7 @@ struct outcome {
 static void run_xent(const struct s2s_group *g, struct outcome *o)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     const struct s2s_classes classes = {g, VOCAB};
     int64_t begin, end;
     part_of(g, &begin, &end);
@@ -132,7 +118,7 @@ static float gathered[RANKS][ROWS * VOCAB], dcolumns[RANKS][ROWS * VOCAB];
 static void gather_some(const struct s2s_group *g, void *ctx)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     int64_t begin, end, widths[RANKS];
     for (int r = 0; r < RANKS; r++)
         widths[r] = s2s_cut_begin(VOCAB, r + 1, RANKS) - s2s_cut_begin(VOCAB, r, RANKS);
@@ -196,7 +182,7 @@ struct mapped {
 static void run_maps(const struct s2s_group *g, struct mapped *m)
 {
     struct s2s_device *device;
-    struct s2s_tape *tape = open_tape(&device);
+    struct s2s_tape *tape = open_tape(&device, true);
     const int size = s2s_group_size(g), n = INNER / size, first = s2s_group_rank(g) * n;
     const int64_t rows = SP_ROWS / size, begin = s2s_group_rank(g) * rows * WIDTH;
     float zeros[SP_ROWS * WIDTH] = {0}, columns[WIDTH * INNER];
@@ -266,7 +252,7 @@ static void a_bias_after_the_sum_is_that_of_the_product(void **state)
     for (int after = 0; after < 2; after++)
         for (int trained = 0; trained < 2; trained++) {
             struct s2s_device *device;
-            struct s2s_tape *tape = open_tape(&device);
+            struct s2s_tape *tape = open_tape(&device, true);
             struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0);
             x->needs_grad = trained;
             struct s2s_tensor *b = leaf(tape, 1, VOCAB, target0);

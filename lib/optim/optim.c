@@ -124,6 +124,12 @@ static int alloc_state(struct s2s_optim *o, const struct s2s_adamw_range *ranges
     return 0;
 }
 
+int s2s_optim_slice_order(const void *x, const void *y)
+{
+    const struct s2s_optim_slice *a = x, *b = y;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
 int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
                          const struct s2s_adamw_options *options,
                          const struct s2s_optim_slice *slices, size_t n, struct s2s_error *err)

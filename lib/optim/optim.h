@@ -55,6 +55,8 @@ struct s2s_optim {
 int s2s_optim_new(struct s2s_optim **optim, struct s2s_params *params,
                   const struct s2s_adamw_options *options, int64_t begin, int64_t end,
                   struct s2s_error *err);
+/* Rising order of slices, for qsort. */
+int s2s_optim_slice_order(const void *x, const void *y);
 /* The same for n slices (begin and end count), which do not overlap, in rising order. */
 int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
                          const struct s2s_adamw_options *options,

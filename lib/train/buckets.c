@@ -167,12 +167,6 @@ void s2s_buckets_own(const struct s2s_buckets *b, const struct s2s_bucket *bucke
 
 /* ---- the update ---- */
 
-static int by_begin(const void *x, const void *y)
-{
-    const struct s2s_optim_slice *a = x, *b = y;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
-}
-
 int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
                       const struct s2s_adamw_options *options, struct s2s_error *err)
 {
@@ -184,12 +178,12 @@ int s2s_buckets_optim(struct s2s_optim **optim, struct s2s_buckets *b,
     struct s2s_optim_slice *slices = s2s_xcalloc((size_t)b->n + 1, sizeof *slices);
     for (int i = 0; i < b->n; i++)
         s2s_buckets_own(b, &b->list[i], &slices[i].begin, &slices[i].end);
-    qsort(slices, (size_t)b->n, sizeof *slices, by_begin);
+    qsort(slices, (size_t)b->n, sizeof *slices, s2s_optim_slice_order);
     for (int i = 0; i < b->n; i++) {
         struct s2s_optim_slice own;
         s2s_buckets_own(b, &b->list[i], &own.begin, &own.end);
         const struct s2s_optim_slice *at =
-            bsearch(&own, slices, (size_t)b->n, sizeof *slices, by_begin);
+            bsearch(&own, slices, (size_t)b->n, sizeof *slices, s2s_optim_slice_order);
         b->list[i].slice = (size_t)(at - slices);
     }
     int rc = s2s_optim_new_slices(optim, params, options, slices, (size_t)b->n, err);
@@ -249,6 +243,9 @@ struct s2s_buckets *s2s_buckets_new(struct s2s_model *model,
     *b = (struct s2s_buckets){
         .model = model, .sharding = options->sharding, .overlap = options->overlap};
     if (model->params->shards) {
+        /* a unit's gradients begin in a forward, which its own backward has to follow */
+        if (s2s_comm_size(options->layout->comms[S2S_AXIS_PP]) > 1)
+            S2S_BUG("stages of a pipeline do not divide parameters");
         b->fsdp = s2s_fsdp_new(model, options->layout->gradients, options->overlap);
         return b;
     }

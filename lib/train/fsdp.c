@@ -263,12 +263,6 @@ void s2s_fsdp_finish(struct s2s_fsdp *f)
 
 /* ---- the update ---- */
 
-static int by_begin(const void *x, const void *y)
-{
-    const struct s2s_optim_slice *a = x, *b = y;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
-}
-
 int s2s_fsdp_optim(struct s2s_optim **optim, struct s2s_fsdp *f,
                    const struct s2s_adamw_options *options, struct s2s_error *err)
 {
@@ -283,7 +277,7 @@ int s2s_fsdp_optim(struct s2s_optim **optim, struct s2s_fsdp *f,
                 slices[n++] = (struct s2s_optim_slice){.begin = flat[0] + part * s->rank,
                                                        .end = flat[0] + part * (s->rank + 1)};
         }
-    qsort(slices, n, sizeof *slices, by_begin);
+    qsort(slices, n, sizeof *slices, s2s_optim_slice_order);
     int rc = s2s_optim_new_slices(optim, f->params, options, slices, n, err);
     free(slices);
     if (rc == 0)

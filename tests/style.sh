@@ -21,6 +21,8 @@ complain 'lines of a test that cannot fail (use not, says_not, alike, a line eac
     "$(git grep -nE '^ +(! |(\[|says|says_not|same|alike|cmp|diff|grep|exits) .* && |(cmp|diff) .*<\()' -- 'tests/tools/*.bats' 'tests/tools/*.bash' |
         grep -vE ' \|\| |&& (break|continue)$|\| head')"
 complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' -- '*.c' '*.h')"
+complain 'files that do not begin with a sentence on what they are:' \
+    "$(for f in $c_files $(git ls-files '*.cu'); do head -c2 "$f" | grep -qE '^/[*/]' || echo "$f"; done)"
 # what a test left behind is soon committed with the rest
 complain 'a file in no room of the tree:' "$(git ls-files | grep -vE '^(\.ci|bin|demo|doc|kernels|lib|tests|tools)/|^(\.(clang-format|gitignore|pre-commit-hooks\.yaml)|LICENSE|Makefile|NEWS\.md|README\.md|packages\.txt)$')"
 complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
@@ -37,6 +39,11 @@ if [ -e "$lib" ] && command -v nm >/dev/null; then
     complain 'external names without s2s_ or the name of a room:' \
         "$(nm -g --defined-only "$lib" 2>/dev/null | awk '$2 ~ /[TDBR]/ {print $3}' | sort -u | grep -vE "^(s2s_|($rooms)_)" | grep -vE '^(__|_)')"
 fi
+# as others read them in git log: "room: do this"; older ones stay as they are
+subjects=$(git log -30 --no-merges --format=%s 2>/dev/null)
+complain 'subjects of new commits past 72 characters:' "$(grep -E '^.{73}' <<<"$subjects")"
+complain 'subjects of new commits that are not in the imperative:' \
+    "$(grep -E '^([^ ]+: )?[A-Za-z]+(ed|ing) ' <<<"$subjects" | grep -vE '^([^ ]+: )?(feed|need|seed|speed|embed|bring) ')"
 if command -v clang-format >/dev/null; then
     complain 'not as clang-format writes it (run: clang-format -i FILE):' \
         "$(for f in $c_files; do clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || echo "$f"; done)"

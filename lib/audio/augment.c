@@ -1,3 +1,4 @@
+/* SpecAugment masks and dither, each drawn from the key of its sample. */
 #include "lib/audio/augment.h"
 
 #include <math.h>

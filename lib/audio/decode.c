@@ -1,3 +1,4 @@
+/* Sound from files and from bytes in memory, by libsndfile. */
 #include "lib/audio/audio.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* The run of `s2s-encode --features mel`: streams and sound files in, clips of log-mel out. */
 #include "lib/audio/features.h"
 
 #include <jansson.h>

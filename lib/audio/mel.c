@@ -1,3 +1,4 @@
+/* Log-mel features: configuration, filters, short-time spectrum, normalisation. */
 #include "lib/audio/mel.h"
 
 #include <fcntl.h>

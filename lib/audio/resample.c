@@ -1,3 +1,4 @@
+/* Changes the sampling rate of a whole clip, by libsoxr. */
 #include <soxr.h>
 
 #include "lib/audio/audio.h"

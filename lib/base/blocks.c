@@ -1,3 +1,4 @@
+/* Small objects from large blocks, which are freed together. */
 #include "lib/base/blocks.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Ends the program with the file's name when a mapped file becomes shorter. */
 #include "lib/base/bus_error.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* The edit distance of two names, by dynamic programming over three rows. */
 #include "lib/base/distance.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Sizes and names of element types, and their conversion from and to fp32. */
 #include "lib/base/dtype.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Fills, extends and escapes the messages of errors. */
 #include "lib/base/error.h"
 
 #include <errno.h>

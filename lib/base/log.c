@@ -1,3 +1,4 @@
+/* Filters log messages by level and room, and writes each as one line. */
 #include "lib/base/log.h"
 
 #include "lib/base/utf8.h"

@@ -1,3 +1,4 @@
+/* Allocation that cannot fail, growing arrays, and byte buffers. */
 #include "lib/base/mem.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses integers, numbers and sizes with units, strictly. */
 #include "lib/base/num.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Draws the progress line, at most a few times a second. */
 #include "lib/base/progress.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* The Mersenne Twister and the shuffle of CPython. */
 #include "lib/base/pyrandom.h"
 
 enum { N = 624, M = 397 };

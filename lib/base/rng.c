@@ -1,3 +1,4 @@
+/* Philox4x32-10, and what is drawn from its output. */
 #include "lib/base/rng.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Installs a handler for all signals that ask a program to end. */
 #include "lib/base/signals.h"
 
 #include <signal.h>

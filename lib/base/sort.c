@@ -1,3 +1,4 @@
+/* Sorts indices stably, then moves each element once. */
 #include "lib/base/sort.h"
 
 #include <stdint.h>

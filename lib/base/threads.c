@@ -1,3 +1,4 @@
+/* Threads that take items in turn and hand over results in order. */
 #include "lib/base/threads.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* Options, subcommands, help and provenance of all programs. */
 #include "lib/base/tool.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Validates, measures, shows and mends UTF-8. */
 #include "lib/base/utf8.h"
 
 #include <stdio.h>

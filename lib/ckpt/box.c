@@ -1,3 +1,4 @@
+/* Strides, sizes and tilings of boxes. */
 #include "lib/ckpt/box.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* An open checkpoint: its tables of files, members, tensors and objects. */
 #include "lib/ckpt/model.h"
 
 #include <errno.h>

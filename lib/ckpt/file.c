@@ -1,3 +1,4 @@
+/* Creates files, writes and reads them whole, with errors that name them. */
 #include "lib/ckpt/file.h"
 
 #include <errno.h>

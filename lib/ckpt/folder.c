@@ -1,3 +1,4 @@
+/* Lists, removes and renames folders, and judges symbolic links. */
 #include "lib/ckpt/folder.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Collects findings, and ends the list after the first of many. */
 #include "lib/ckpt/list.h"
 
 #include "lib/base/base.h"

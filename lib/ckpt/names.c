@@ -1,3 +1,4 @@
+/* Compares, checks and takes apart names of files and tensors. */
 #include "lib/ckpt/names.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Reads, casts, adds and stores elements of any type. */
 #include "lib/ckpt/number.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Builds the plan of a conversion, and checks it before a byte is written. */
 #include "lib/ckpt/plan.h"
 
 #include "lib/base/base.h"

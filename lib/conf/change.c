@@ -1,3 +1,4 @@
+/* Sets, overrides, removes and merges values of a tree. */
 #include "lib/conf/conf_internal.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Writes a tree as YAML or JSON. */
 #include "lib/conf/conf_internal.h"
 
 #include <math.h>

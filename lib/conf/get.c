@@ -1,3 +1,4 @@
+/* Reads typed values from a tree, with errors that name file, line and key. */
 #include "lib/conf/conf_internal.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Nodes of a tree: allocation, lookup, copies. */
 #include "lib/conf/conf_internal.h"
 
 #include <stdlib.h>

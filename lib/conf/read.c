@@ -1,3 +1,4 @@
+/* Reads a config from text or a file, as JSON or YAML. */
 #include "lib/conf/conf_internal.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Parses the lines of ids that `s2s-pack --ids` takes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* Maps a file, or copies a pipe, and finds its lines. */
 #include "lib/data/lines.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses lines of NeMo manifests and of Lhotse cuts. */
 #include "lib/data/manifest.h"
 
 #include <fcntl.h>

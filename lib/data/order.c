@@ -1,3 +1,4 @@
+/* Shuffles samples. */
 #include "lib/data/order.h"
 
 #include <stdbool.h>

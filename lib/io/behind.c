@@ -1,3 +1,4 @@
+/* Passes pieces of bytes to a thread that writes them. */
 #include "lib/io/behind.h"
 
 #include <pthread.h>

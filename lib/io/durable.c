@@ -1,3 +1,4 @@
+/* Syncs files and the names of files to disk. */
 #include "lib/io/durable.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Output files that get their name only when they are complete. */
 #include "lib/io/outfile.h"
 
 #include <errno.h>

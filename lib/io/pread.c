@@ -1,3 +1,4 @@
+/* Reads all bytes of a range, or says that the file became shorter. */
 #include "lib/io/pread.h"
 
 #include <errno.h>

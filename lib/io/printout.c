@@ -1,3 +1,4 @@
+/* Points stdout at a file for a while. */
 #include "lib/io/printout.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Opens safetensors files and finds tensors in them. */
 #include "lib/io/safetensors.h"
 
 #include <fcntl.h>

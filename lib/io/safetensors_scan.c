@@ -1,3 +1,4 @@
+/* Scans the JSON header of a safetensors file, and checks that tensors tile its data. */
 #include "lib/io/safetensors_internal.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Writes safetensors headers and files. */
 #include "lib/io/safetensors.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SHA-256 by OpenSSL's libcrypto. */
 #include "lib/io/sha256.h"
 
 /* The EVP interface that replaces these functions allocates memory, reads configuration files, and

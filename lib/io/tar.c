@@ -1,3 +1,4 @@
+/* Composes and compares the tar headers of a stream. */
 #include "lib/io/tar.h"
 
 #include <inttypes.h>

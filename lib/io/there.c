@@ -1,3 +1,4 @@
+/* Asks whether a file exists. */
 #include "lib/io/there.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens files without a name, and gives them one. */
 #include "lib/io/unnamed.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads archives of stored members, and refuses ambiguous ones. */
 #include "lib/io/zip.h"
 
 #include "lib/base/base.h"

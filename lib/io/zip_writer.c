@@ -1,3 +1,4 @@
+/* Writes archives of stored members in one pass. */
 #include "lib/io/zip.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Reads and writes the tables of seekable zstd files. */
 #include "lib/io/zstdseek.h"
 
 #include <stdbool.h>

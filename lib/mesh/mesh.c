@@ -1,3 +1,4 @@
+/* A launch: its ranks, its time limit, and how one rank's failure ends all. */
 #include "lib/mesh/mesh.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* Generates text token by token over a cache. */
 #include "lib/model/generate.h"
 
 #include <math.h>

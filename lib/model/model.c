@@ -1,3 +1,4 @@
+/* Opens models by their config, and keeps the table of kinds. */
 #include "lib/model/model.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* The speech LLM: composes encoder, projection and LLM. */
 #include "lib/model/salm.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Subsampling and Conformer block over packed clips. */
 #include "lib/nn/conformer.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* RMS norm, attention and MLP of decoders. */
 #include "lib/nn/decoder.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Computes and checks schedules of learning rate and weight decay. */
 #include "lib/optim/schedule.h"
 
 #include <math.h>

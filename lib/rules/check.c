@@ -1,3 +1,4 @@
+/* Runs the rules over a config's facts, and keeps what they find. */
 #include "lib/rules/rules_internal.h"
 
 #include <stdio.h>

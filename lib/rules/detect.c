@@ -1,3 +1,4 @@
+/* Tells the dialect of a config by its keys. */
 #include "lib/rules/rules_internal.h"
 
 #include <string.h>

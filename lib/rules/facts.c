@@ -1,3 +1,4 @@
+/* A hash table of named facts, each with the place that it came from. */
 #include "lib/rules/rules_internal.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Turns keys of any dialect into facts with common names. */
 #include "lib/rules/rules_internal.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* Reads a config file or a launch script. */
 #include "lib/rules/rules_internal.h"
 #include "lib/rules/shell_internal.h"
 

@@ -1,3 +1,4 @@
+/* Shows findings with the lines that they are about, and memory as a table. */
 #include "lib/rules/rules_internal.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Reads the records of a stream in order or by number, and checks each. */
 #include "lib/stream/stream.h"
 
 #include <stdlib.h>

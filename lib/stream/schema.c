@@ -1,3 +1,4 @@
+/* The tables of tensors that records of each kind hold. */
 #include "lib/stream/schema.h"
 
 #include <stdlib.h>

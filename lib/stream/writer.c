@@ -1,3 +1,4 @@
+/* Writes a stream record by record, and commits it whole. */
 #include "lib/stream/stream.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Shapes of tensors, and copies between tensors and host memory. */
 #include "lib/tensor/tensor.h"
 
 #include "lib/base/error.h"

@@ -1,3 +1,4 @@
+/* Merges the bytes of a word to tokens, by byte-pair encoding. */
 #include "lib/text/text_internal.h"
 
 #define XXH_INLINE_ALL

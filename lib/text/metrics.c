@@ -1,3 +1,4 @@
+/* Counts word and character errors. */
 #include "lib/text/metrics.h"
 
 #include <utf8proc.h>

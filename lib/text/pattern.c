@@ -1,3 +1,4 @@
+/* Compiles and matches the regular expressions of tokenizers, by PCRE2. */
 #include "lib/text/text_internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,3 +1,4 @@
+/* Reads prompt formats, and renders conversations by them. */
 #include "lib/text/prompt.h"
 
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* Splits text at the matches of a pattern, as pre-tokenizers do. */
 #include "lib/text/text_internal.h"
 
 void text_spans_add(struct text_spans *spans, size_t begin, size_t end)

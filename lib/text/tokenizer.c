@@ -1,3 +1,4 @@
+/* Encodes text to ids and decodes ids to text. */
 #include "lib/text/tokenizer.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* A trie that finds the longest added token at a place. */
 #include "lib/text/text_internal.h"
 
 /* Children of a node are a list of siblings; the first byte is found through a table, since almost

@@ -1,3 +1,4 @@
+/* UTF-8, normal form C, and classes of characters. */
 #include <utf8proc.h>
 
 #include "lib/text/text_internal.h"

@@ -1,3 +1,4 @@
+/* Sorts utterances into bins, by NeMo-RL's algorithms. */
 #include "lib/thd/bins.h"
 
 #include <stdlib.h>

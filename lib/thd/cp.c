@@ -1,3 +1,4 @@
+/* Index maps of the context-parallel partition, and copies by them. */
 #include "lib/thd/cp.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Builds the rows of the salm layout from ids, masks and frames. */
 #include "lib/thd/salm.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Writes TensorBoard event files. */
 #include "lib/train/events.h"
 
 #include <errno.h>

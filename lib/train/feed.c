@@ -1,3 +1,4 @@
+/* Hands out the packs of each step, in a seeded order. */
 #include "lib/train/feed.h"
 
 #include <stdlib.h>

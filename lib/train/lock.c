@@ -1,3 +1,4 @@
+/* Locks a run directory, and makes the folders it needs. */
 #include "lib/train/lock.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads records to packs, and joins and cuts packs. */
 #include "lib/train/pack.h"
 
 #include <math.h>

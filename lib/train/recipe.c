@@ -1,3 +1,4 @@
+/* Reads a recipe and checks it. */
 #include "lib/train/recipe.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Writes the logs of a run, and cuts them back on resume. */
 #include "lib/train/runlog.h"
 
 #include <errno.h>

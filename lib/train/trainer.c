@@ -1,3 +1,4 @@
+/* Opens, resumes and runs a training on all ranks. */
 #include "lib/train/trainer.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* What the commands of s2s-ckpt print, as text and as JSON. */
 #include "tools/ckpt/ckpt_tool.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The clips of a record: which there are, how long, and their features. */
 #include <stdlib.h>
 #include <string.h>
 

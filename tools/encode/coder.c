@@ -1,3 +1,4 @@
+/* The encoder of s2s-encode: opens models, and turns features into rows. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>

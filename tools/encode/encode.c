@@ -1,3 +1,4 @@
+/* The run of s2s-encode: windows of records, their gathering, and the output stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

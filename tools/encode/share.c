@@ -1,3 +1,4 @@
+/* Which rank encodes which clip, and `--plan`. */
 #include <stdio.h>
 #include <stdlib.h>
 

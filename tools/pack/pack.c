@@ -1,3 +1,4 @@
+/* Loads and decodes samples on threads, and writes pack after pack. */
 #include "tools/pack/pack.h"
 
 #include "lib/io/digest.h"

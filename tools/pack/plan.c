@@ -1,3 +1,4 @@
+/* Measures all samples, and puts them into bins. */
 #include "tools/pack/plan.h"
 
 #include "lib/data/data.h"

@@ -1,3 +1,4 @@
+/* Makes the tensors of a record from the rows of a pack. */
 #include "tools/pack/record.h"
 
 /* ---- tensors ---- */

@@ -1,3 +1,4 @@
+/* Reports of s2s-pack, as text and as JSON. */
 #include "tools/pack/report.h"
 
 #include "lib/io/printout.h"

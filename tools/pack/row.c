@@ -1,3 +1,4 @@
+/* Loads a sample: its line, ids, and audio. */
 #include "tools/pack/row.h"
 
 #include <sys/stat.h>

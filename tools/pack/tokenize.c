@@ -1,3 +1,4 @@
+/* `s2s-pack tokenize`: ids of text, and text of ids, line by line. */
 #include "tools/pack/tokenize.h"
 
 #include <errno.h>

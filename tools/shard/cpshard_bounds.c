@@ -1,3 +1,4 @@
+/* The bounds by which s2s-cpshard cuts a record. */
 #include "tools/shard/cpshard.h"
 
 enum cpshard_share cpshard_share_of(const char *name)

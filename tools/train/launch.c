@@ -1,3 +1,4 @@
+/* What the commands of s2s-train do before their work: arguments, recipe, mesh. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* `s2s-train probe`: command line, step and output file. */
 #include "tools/train/probe.h"
 
 #include <stdio.h>

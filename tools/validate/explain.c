@@ -1,3 +1,4 @@
+/* `s2s-check --explain` and `--list`: the pages of rules. */
 #include "tools/validate/check.h"
 
 #include <string.h>

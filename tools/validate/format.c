@@ -1,3 +1,4 @@
+/* Findings as JSON, SARIF, GitHub annotations and JUnit. */
 #include "tools/validate/check.h"
 
 #include <math.h>

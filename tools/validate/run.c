@@ -1,3 +1,4 @@
+/* Checks files one after another, and prints what was found. */
 #include "tools/validate/check.h"
 
 #include <dirent.h>

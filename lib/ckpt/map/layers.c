@@ -1,3 +1,4 @@
+/* Plans the layers of a stack, which formats store stacked or numbered. */
 #include "lib/ckpt/map/layers.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* The name tables of models of several parts: vision, sound and language. */
 #include "lib/ckpt/map/map.h"
 
 /* Composite models, and the parts that only they have. Sources: Megatron-Core's RADIOViTModel,

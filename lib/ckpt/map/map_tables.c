@@ -1,3 +1,4 @@
+/* The name tables of models of one part: decoders, encoders, heads. */
 #include "lib/ckpt/map/map.h"
 
 /* Sources: Megatron-Core's sharded_state_dict of GPTModel, MambaModel, TransformerLayer and

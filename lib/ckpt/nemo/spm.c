@@ -1,3 +1,4 @@
+/* Reads the pieces and settings of a SentencePiece model. */
 #include "lib/ckpt/nemo/spm.h"
 
 #include "lib/base/base.h"

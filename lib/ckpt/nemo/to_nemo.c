@@ -1,3 +1,4 @@
+/* Plans and writes a .nemo from a Parakeet folder or another .nemo. */
 #include "lib/ckpt/nemo/to_nemo.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Finds meshes and placements in a pickled DTensor, and the box of its part. */
 #include "lib/ckpt/pickle/dtensor.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Packs pairs of a text and a tensor tightly while a pickle is read. */
 #include "lib/ckpt/pickle/pairs.h"
 
 #include "lib/ckpt/packed.h"

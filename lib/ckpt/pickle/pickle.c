@@ -1,3 +1,4 @@
+/* The stack machine that turns the opcodes of a pickle into nodes. */
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+/* Translates names of torch's dtypes and storages to ours and back. */
 #include "lib/ckpt/pickle/torch_dtype.h"
 
 #include "lib/ckpt/pickle/pickle.h"

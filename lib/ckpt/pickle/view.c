@@ -1,3 +1,4 @@
+/* Reads the calls that rebuild tensors, and writes them as short views. */
 #include "lib/ckpt/pickle/view.h"
 
 #include "lib/base/base.h"

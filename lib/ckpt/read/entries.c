@@ -1,3 +1,4 @@
+/* Cuts the text of a very large JSON object between members, and parses the parts. */
 #include "lib/ckpt/read/entries.h"
 
 enum { PART_BYTES = 64 << 10 };

@@ -1,3 +1,4 @@
+/* Places the flat parts of FSDP ranks in their tensors. */
 #include "lib/ckpt/read/fsdp_place.h"
 
 #include "lib/base/base.h"

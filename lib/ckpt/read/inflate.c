@@ -1,3 +1,4 @@
+/* Decompresses a tar for libarchive, and stops at a decompression bomb. */
 #include "lib/ckpt/read/inflate.h"
 
 #include <archive_entry.h>

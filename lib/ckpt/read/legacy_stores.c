@@ -1,3 +1,4 @@
+/* Keeps the storages of an old torch.save file by their addresses. */
 #include "lib/ckpt/read/legacy_stores.h"
 
 #include "lib/base/base.h"

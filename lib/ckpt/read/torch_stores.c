@@ -1,3 +1,4 @@
+/* Keeps the storages of a torch.save file by their keys. */
 #include "lib/ckpt/read/torch_stores.h"
 
 #include "lib/base/base.h"

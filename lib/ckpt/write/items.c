@@ -1,3 +1,4 @@
+/* Packs and unpacks the list of what a rank's .distcp file holds. */
 #include "lib/ckpt/write/items.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* Keeps the journal of completed files, by which a conversion is resumed. */
 #include "lib/ckpt/write/journal.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* Places tensors and parts of them in .distcp files, before any byte is written. */
 #include "lib/ckpt/write/layout.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Writes s2s-manifest.json while files are written, and compares files with it. */
 #include "lib/ckpt/write/manifest.h"
 
 #include <errno.h>

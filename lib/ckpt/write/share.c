@@ -1,3 +1,4 @@
+/* Shares the files of a conversion among ranks, and gathers their digests. */
 #include "lib/ckpt/write/share.h"
 
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* Takes along the small files beside weights. */
 #include "lib/ckpt/write/side_files.h"
 
 #include <dirent.h>

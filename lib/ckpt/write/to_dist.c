@@ -1,3 +1,4 @@
+/* Plans and writes torch_dist checkpoints. */
 #include "lib/ckpt/write/to_dist.h"
 
 #include <errno.h>

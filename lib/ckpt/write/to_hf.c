@@ -1,3 +1,4 @@
+/* Assigns tensors to Hugging Face folders, and writes them. */
 #include "lib/ckpt/write/to_hf.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Plans the names and boxes of a Megatron checkpoint from a Hugging Face folder. */
 #include "lib/ckpt/write/to_megatron.h"
 
 #include "lib/base/base.h"

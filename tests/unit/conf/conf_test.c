@@ -1,3 +1,4 @@
+/* Configs: parsing, typed values, overrides and messages, beside PyYAML's results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Interpolation in configs, beside OmegaConf's rules. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -8,8 +8,7 @@
 
 #include "lib/base/mem.h"
 
-/* a whole positive number of at most nine digits; 0 otherwise */
-static int64_t count_of(const char *text)
+int64_t rules_count_of(const char *text)
 {
     size_t len = strspn(text, "0123456789");
     return len && len < 10 && !text[len] ? (int64_t)strtoll(text, NULL, 10) : 0;
@@ -21,7 +20,7 @@ static int64_t gpus_of(const char *text)
     const char *last = strrchr(text, ':');
     if (!strcmp(text, "gpu"))
         return 1;
-    return count_of(last ? last + 1 : text);
+    return rules_count_of(last ? last + 1 : text);
 }
 
 static void set_flag(struct rules_sbatch *b, const char *name, size_t len, const char *value,
@@ -31,11 +30,11 @@ static void set_flag(struct rules_sbatch *b, const char *name, size_t len, const
         const char *name;
         int64_t *to, value;
     } flags[] = {
-        {"-N", &b->nodes, count_of(value)},
-        {"--nodes", &b->nodes, count_of(value)},
-        {"-n", &b->ntasks, count_of(value)},
-        {"--ntasks", &b->ntasks, count_of(value)},
-        {"--ntasks-per-node", &b->ntasks_per_node, count_of(value)},
+        {"-N", &b->nodes, rules_count_of(value)},
+        {"--nodes", &b->nodes, rules_count_of(value)},
+        {"-n", &b->ntasks, rules_count_of(value)},
+        {"--ntasks", &b->ntasks, rules_count_of(value)},
+        {"--ntasks-per-node", &b->ntasks_per_node, rules_count_of(value)},
         {"--gpus-per-node", &b->gpus_per_node, gpus_of(value)},
         {"--gres", &b->gpus_per_node, strncmp(value, "gpu", 3) == 0 ? gpus_of(value) : 0},
     };

@@ -21,6 +21,8 @@ struct rules_sbatch {
 /* The words of "#SBATCH WORDS" or behind "srun": -N 4, --nodes=4, --gres=gpu:8, .. Stops at the
  * first word that is no flag and no value of one. */
 void rules_sbatch_words(struct rules_sbatch *batch, const char *const *words, size_t n, int line);
+/* A whole positive number of at most nine digits; 0 otherwise. */
+int64_t rules_count_of(const char *text);
 /* One comment line; nothing happens if it is not "#SBATCH". */
 void rules_sbatch_line(struct rules_sbatch *batch, const char *text, size_t len, int line);
 
@@ -232,5 +234,20 @@ struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const 
 /* The config that the scripts make (shell_result.c); roots[i] is empty and has script i as its
  * source. Returns roots[0]. */
 struct s2s_conf *rules_shell_result(struct rules_shell *sh, struct s2s_conf *const *roots);
+
+/* ---- the config that comes out (shell_result.c, shell_launch.c) ---- */
+
+/* A value with its place, which may be in another script than the root's. */
+void rules_shell_set(struct s2s_conf *const *roots, const char *path, const char *text,
+                     const struct rules_word *at);
+/* "--flag value.." pairs of [begin, end) into the map at `prefix`. */
+void rules_shell_flags(struct s2s_conf *const *roots, const char *prefix,
+                       const struct rules_word *begin, const struct rules_word *end);
+/* What torchrun, mpirun, srun, deepspeed and accelerate say before the program, which is that word
+ * of the command: ranks into ENV_VARS and BATCH, variables into ENV_VARS. */
+void rules_shell_launcher(const struct rules_shell *sh, struct s2s_conf *const *roots,
+                          size_t program);
+/* Ranks as the batch system starts them: one per task, unless torchrun starts them from there. */
+void rules_shell_batch(struct rules_shell *sh, struct s2s_conf *root, size_t program);
 
 #endif

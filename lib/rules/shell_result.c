@@ -1,5 +1,4 @@
 /* What a launch script comes to: its flags, its environment, its ranks, as one config. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +6,7 @@
 #include "lib/rules/rules_internal.h"
 #include "lib/rules/shell_internal.h"
 
-/* A value with its place, which may be in another script than the root's. */
-static void set_word(struct s2s_conf *const *roots, const char *path, const char *text,
+void rules_shell_set(struct s2s_conf *const *roots, const char *path, const char *text,
                      const struct rules_word *at)
 {
     s2s_conf_set_scalar(roots[at->script], path, text, at->line, at->column, NULL);
@@ -28,9 +26,8 @@ static void note_repeated(struct s2s_conf *const *roots, const char *path, const
     free(to);
 }
 
-/* "--flag value.." pairs of [begin, end) into the map at `prefix` */
-static void add_flags(struct s2s_conf *const *roots, const char *prefix,
-                      const struct rules_word *begin, const struct rules_word *end)
+void rules_shell_flags(struct s2s_conf *const *roots, const char *prefix,
+                       const struct rules_word *begin, const struct rules_word *end)
 {
     for (const struct rules_word *w = begin; w < end; w++) {
         const char *equals = strchr(w->text, '=');
@@ -52,65 +49,9 @@ static void add_flags(struct s2s_conf *const *roots, const char *prefix,
             place = place == w ? v : place;
         }
         note_repeated(roots, path.data, w->text, len, value.len || equals ? value.data : "true");
-        set_word(roots, path.data, value.len || equals ? value.data : "true", place);
+        rules_shell_set(roots, path.data, value.len || equals ? value.data : "true", place);
         s2s_buf_release(&path);
         s2s_buf_release(&value);
-    }
-}
-
-static bool is_torchrun(const char *word)
-{
-    return strstr(word, "torchrun") || strstr(word, "torch.distributed");
-}
-
-/* Whether torchrun's flags are all known and name no number of nodes: it takes 1 then, where its
- * variable names none either. */
-static bool one_node(const struct rules_shell *sh, size_t program)
-{
-    static const char variable[] = "PET_NNODES";
-    const struct rules_words *command = &sh->command;
-    bool torchrun = false, counted = false;
-    if (rules_shell_variable(sh, variable, strlen(variable)))
-        return false;
-    for (size_t i = 0; i < program; i++) {
-        const char *word = command->items[i].text;
-        if (strstr(word, RULES_SHELL_UNKNOWN) || strcasestr(word, "nnodes"))
-            return false;
-        torchrun |= is_torchrun(word);
-        counted |= !strncmp(word, "--nproc", 7);
-    }
-    return torchrun && counted;
-}
-
-/* torchrun's own flags stand before the program: they say how many ranks there are */
-static void add_launcher(struct s2s_conf *const *roots, const struct rules_shell *sh,
-                         size_t program)
-{
-    const struct rules_words *command = &sh->command;
-    static const struct {
-        const char *flag, *name;
-    } flags[] = {{"nproc_per_node", "GPUS_PER_NODE"}, {"nnodes", "NUM_NODES"}};
-    struct s2s_conf *root = roots[0];
-    s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    add_flags(roots, "LAUNCH", command->items, command->items + program);
-    if (!sh->command_maybe && one_node(sh, program))
-        s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
-    for (size_t i = 0; launch && i < launch->n_items; i++) {
-        char name[64];
-        size_t n = 0;
-        for (const char *s = launch->items[i]->key + 2; *s && n + 1 < sizeof name; s++)
-            name[n++] = *s == '-' ? '_' : *s;
-        name[n] = 0;
-        if (!strcmp(name, "standalone"))
-            s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived",
-                              NULL);
-        for (size_t k = 0; k < 2; k++)
-            if (!strcmp(flags[k].flag, name) && launch->items[i]->text) {
-                char *path = s2s_xasprintf("ENV_VARS.%s", flags[k].name);
-                s2s_conf_set(root, path, launch->items[i], NULL);
-                free(path);
-            }
     }
 }
 
@@ -127,36 +68,6 @@ static size_t program_of(const struct rules_words *command)
             return i;
     }
     return 0;
-}
-
-static void set_count(struct s2s_conf *root, const char *path, int64_t value, int line)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    if (value > 0)
-        s2s_conf_set_scalar(root, path, text, line > 0 ? line : 1, 1, NULL);
-}
-
-/* Ranks as the batch system starts them: one per task, unless torchrun starts them from there. */
-static void add_batch(struct rules_shell *sh, struct s2s_conf *root, size_t program)
-{
-    struct rules_sbatch b = sh->batch;
-    bool torchrun = false;
-    const char *words[64];
-    for (size_t i = 0; i < program; i++) {
-        const char *word = sh->command.items[i].text;
-        torchrun |= is_torchrun(word) || strstr(word, "nproc");
-        size_t n = 0;
-        for (size_t k = i + 1; !strcmp(word, "srun") && k < program && n < 64; k++)
-            words[n++] = sh->command.items[k].text;
-        rules_sbatch_words(&b, words, n, b.line);
-    }
-    set_count(root, "BATCH.nodes", b.nodes, b.line);
-    set_count(root, "BATCH.gpus_per_node", b.gpus_per_node, b.line);
-    if (torchrun)
-        return;
-    set_count(root, "BATCH.tasks_per_node", b.ntasks_per_node, b.line);
-    set_count(root, "BATCH.world", b.ntasks > 0 ? b.ntasks : b.nodes * b.ntasks_per_node, b.line);
 }
 
 static bool hands_over(const struct rules_shell *sh)
@@ -196,7 +107,7 @@ static void add_handed_over(struct rules_shell *sh, struct s2s_conf *const *root
         const struct rules_variable *v = rules_shell_variable(sh, names[i][0], strlen(names[i][0]));
         char *path = s2s_xasprintf("MODEL_ARGS.%s", names[i][1]);
         if (v && v->words.n == 1)
-            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
+            rules_shell_set(roots, path, v->words.items[0].text, &v->words.items[0]);
         free(path);
     }
     s2s_conf_set_text(roots[0], "HANDED_OVER", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
@@ -277,7 +188,7 @@ static void add_ranks_from(struct rules_shell *sh, struct s2s_conf *const *roots
                       !v->words.items[0].text[strspn(v->words.items[0].text, "0123456789")];
         char *path = s2s_xasprintf("RANKS_FROM.%s", names[i]);
         if (number)
-            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
+            rules_shell_set(roots, path, v->words.items[0].text, &v->words.items[0]);
         free(path);
     }
 }
@@ -288,20 +199,21 @@ static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
     size_t program = program_of(&sh->command);
     if (part)
         s2s_conf_set_text(roots[0], "PART", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
+    rules_shell_batch(sh, roots[0], program);
     if (sh->command.n) {
-        add_launcher(roots, sh, program);
-        add_flags(roots, "MODEL_ARGS", sh->command.items + program,
-                  sh->command.items + sh->command.n);
-        set_word(roots, "PROGRAM", sh->command.items[program].text, &sh->command.items[program]);
+        rules_shell_launcher(sh, roots, program);
+        rules_shell_flags(roots, "MODEL_ARGS", sh->command.items + program,
+                          sh->command.items + sh->command.n);
+        rules_shell_set(roots, "PROGRAM", sh->command.items[program].text,
+                        &sh->command.items[program]);
         if (is_open(&sh->command, program))
             s2s_conf_set_text(roots[0], "OPEN", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     } else {
         add_handed_over(sh, roots);
     }
-    add_batch(sh, roots[0], program);
     add_ranks_from(sh, roots);
     if (sh->failed.text)
-        set_word(roots, "GUARD", sh->failed.text, &sh->failed.at);
+        rules_shell_set(roots, "GUARD", sh->failed.text, &sh->failed.at);
 }
 
 struct s2s_conf *rules_shell_result(struct rules_shell *sh, struct s2s_conf *const *roots)
@@ -310,7 +222,7 @@ struct s2s_conf *rules_shell_result(struct rules_shell *sh, struct s2s_conf *con
         const struct rules_variable *v = &sh->variables[i];
         char *path = s2s_xasprintf("ENV_VARS.%s", v->name);
         if (v->exported && v->words.n == 1)
-            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
+            rules_shell_set(roots, path, v->words.items[0].text, &v->words.items[0]);
         free(path);
     }
     add_command(sh, roots);

@@ -388,6 +388,53 @@ static void torchrun_takes_one_node_unless_told(void **state)
 #undef ON
 }
 
+static void other_launchers_say_how_many_ranks(void **state)
+{
+#define ON " pretrain_gpt.py --num-layers 12\n"
+    assert_int_equal(world_size("mpirun -np 12 python" ON), 12);
+    assert_int_equal(world_size("N=4\nmpirun -np $((N * 8)) -x A=1 python" ON), 32);
+    assert_int_equal(world_size("/opt/mpi/bin/mpiexec --n 6 --mca btl ^tcp python" ON), 6);
+    assert_int_equal(world_size("mpirun -np $1 python" ON), 0);
+    /* after the command that it starts, options are that one's */
+    assert_int_equal(world_size("mpirun -np 4 numactl -N 0 python" ON), 4);
+    /* mpirun starts torchrun, which starts the ranks */
+    assert_int_equal(world_size("mpirun -np 2 torchrun --nnodes 2 --nproc_per_node 8" ON), 16);
+    assert_int_equal(world_size("#SBATCH --nodes=4 --ntasks-per-node=1\nmpirun -np 32 python" ON),
+                     32);
+    assert_int_equal(world_size("srun -n 16 --export=ALL,A=1 python" ON), 16);
+    assert_int_equal(world_size("deepspeed --num_gpus 4" ON), 4);
+    assert_int_equal(world_size("deepspeed --num_gpus 4 --num_nodes=2" ON), 8);
+    assert_int_equal(world_size("deepspeed --hostfile h --num_gpus 4" ON), 0);
+    assert_int_equal(world_size("accelerate launch --num_processes 16 --num_machines 2" ON), 16);
+    assert_int_equal(world_size("if [ -n \"$X\" ]; then\nmpirun -np 12 python" ON "fi\n"), 0);
+#undef ON
+}
+
+/* What the launch's environment has under that name; "" if it has none. */
+static const char *variable(const char *script, const char *name)
+{
+    static char text[256];
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    char *path = s2s_xasprintf("ENV_VARS.%s", name);
+    const struct s2s_conf *node = s2s_conf_find(conf, path);
+    snprintf(text, sizeof text, "%s", node ? node->text : "");
+    free(path);
+    s2s_conf_free(conf);
+    return text;
+}
+
+static void launchers_hand_over_variables(void **state)
+{
+#define ON " python pretrain_gpt.py --num-layers 12\n"
+    assert_string_equal(variable("mpirun -np 2 -x A=1 -x B=2" ON, "A"), "1");
+    assert_string_equal(variable("mpirun -np 2 -x A=1 -x B=2" ON, "B"), "2");
+    assert_string_equal(variable("A=7\nmpirun -x A -np 2" ON, "A"), "7");
+    assert_string_equal(variable("A=7\nmpirun -np 2" ON, "A"), "");
+    assert_string_equal(variable("mpiexec -genv A 3 -n 2" ON, "A"), "3");
+    assert_string_equal(variable("srun --export=ALL,A=1,B=2 -n 2" ON, "B"), "2");
+#undef ON
+}
+
 /* The first guard that ends the script; "" if none does. */
 static const char *guard(const char *script)
 {
@@ -451,6 +498,8 @@ int main(void)
         cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),
         cmocka_unit_test(torchrun_takes_one_node_unless_told),
+        cmocka_unit_test(other_launchers_say_how_many_ranks),
+        cmocka_unit_test(launchers_hand_over_variables),
         cmocka_unit_test(a_guard_that_its_own_numbers_contradict_is_found),
         cmocka_unit_test(a_batch_script_says_how_many_ranks_there_are),
     };

@@ -361,6 +361,19 @@ const struct s2s_rule rules_mlm_run[] = {
         .source = ARGS,
     },
     {
+        .id = "S2S-ENV-010",
+        .dialects = MLM,
+        .severity = WARNING,
+        .when = "overlap_ep and max_connections == '1'",
+        .error_when = "tp == 1 and cp == 1",
+        .at = "max_connections overlap_ep",
+        .message = "overlap-moe-expert-parallel-comm with CUDA_DEVICE_MAX_CONNECTIONS=1",
+        .fix = "unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to 32",
+        .why = "The all-to-all of one microbatch must run beside the computation of another; with "
+               "one hardware queue their kernels wait for each other.",
+        .source = "megatron/core/transformer/moe/README.md; " ARGS,
+    },
+    {
         .id = "S2S-CFG-008",
         .dialects = MLM,
         .severity = ERROR,

@@ -36,6 +36,7 @@ static const struct rules_map map[] = {
     {"seq", "dataset.seq_length dataset.seq_len", "int", "?"},
     {"pack_tokens", "packed_sequence.packed_sequence_size", "int", "0"},
     {"attn", "model.backend.attn", "text", ""},
+    {"collate", "dataloader.collate_fn._target_ dataloader.collate_fn", "text", ""},
     {"attn_implementation", "model.attn_implementation", "text", ""},
     {"experts_backend", "model.backend.experts", "text", ""},
     {"dispatcher", "model.backend.dispatcher", "text", ""},

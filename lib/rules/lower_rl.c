@@ -94,6 +94,8 @@ static const struct rules_map map[] = {
     {"cpu_offload", "@.dtensor_cfg.cpu_offload", "bool", "false"},
     {"tp_plan", "@.dtensor_cfg.custom_parallel_plan", "any", ""},
     {"attn_implementation", "@.dtensor_cfg.automodel_kwargs.attn_implementation", "text", ""},
+    {"automodel_backend", "@.dtensor_cfg.automodel_kwargs.backend", "any", ""},
+    {"force_hf", "@.dtensor_cfg.automodel_kwargs.force_hf", "bool", "false"},
     {"nvte_fused", "@.megatron_cfg.env_vars.NVTE_FUSED_ATTN", "text", ""},
     {"peft", "@.megatron_cfg.peft.enabled", "bool", "false"},
     {"peft_dim", "@.megatron_cfg.peft.dim", "int", ""},
@@ -281,6 +283,40 @@ static void lower_validation(struct rules_check *check)
     rules_fact_set(&check->facts, "val_set", there);
 }
 
+/* Whether Automodel builds the model by code of its own, which takes no cu_seqlens: it is given a
+ * backend for that code, or the name is of a family that is in its registry and not a plain decoder
+ * (those go through transformers' attention, which reads them). */
+static void lower_own_model(struct rules_check *check)
+{
+    static const char *const families[] = {
+        "Nemotron-3",
+        "Nemotron-Nano-9B-v2",
+        "Nemotron-Nano-12B-v2",
+        "GLM-4.5",
+        "GLM-4.6",
+        "GLM-4.7",
+        "GLM-5",
+        "gpt-oss",
+        "DeepSeek-V3",
+        "Moonlight",
+        "Kimi-K2",
+        "Kimi-Linear",
+        "MiniMax-M2",
+        "Qwen3-Next",
+        "Qwen3.5",
+        "Qwen3.6",
+        "Qwen3-30B-A3B",
+        "Qwen3-235B-A22B",
+        "Step-3",
+        "Ling-",
+    };
+    struct rules_value name = fact(check, "model_name");
+    bool own = rules_fact_find(&check->facts, "automodel_backend")->node != NULL;
+    for (size_t i = 0; name.type == RULES_TEXT && i < sizeof families / sizeof *families; i++)
+        own |= strstr(name.s, families[i]) != NULL;
+    rules_fact_set(&check->facts, "own_model", rules_bool(own));
+}
+
 /* A setting of megatron_cfg that model_overrides sets too */
 static void lower_overrides(struct rules_check *check)
 {
@@ -437,6 +473,7 @@ int rules_lower_rl(struct rules_check *check)
     lower_schedulers(check);
     lower_algorithm(check);
     lower_validation(check);
+    lower_own_model(check);
     lower_overrides(check);
     lower_second(check, "value", "value_size");
     lower_second(check, "teacher", "teacher_size");

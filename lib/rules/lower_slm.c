@@ -62,6 +62,9 @@ static const struct rules_map map[] = {
     {"seq", "data.train_ds.batch_tokens data.train_ds.max_tokens", "int", "?"},
     {"batch_tokens", "data.train_ds.batch_tokens", "number", ""},
     {"batch_duration", "data.train_ds.batch_duration", "number", ""},
+    {"quadratic_duration", "data.train_ds.quadratic_duration", "number", ""},
+    {"quadratic_factor", "data.train_ds.quadratic_factor", "number", ""},
+    {"multimodal", "data.train_ds.use_multimodal_sampling", "bool", "false"},
     {"bucket_batch_size", "data.train_ds.bucket_batch_size", "list", ""},
     {"bucket_bins", "data.train_ds.bucket_duration_bins", "list", ""},
     {"num_buckets", "data.train_ds.num_buckets", "int", ""},
@@ -257,6 +260,58 @@ static void lower_patterns(struct rules_check *check)
         rules_fact_set(&check->facts, "pattern_text", rules_null());
 }
 
+/* Whether NeMo makes text or conversations of sources of that type, which have tokens but, other
+ * than cuts, no duration (nemo/collections/common/data/lhotse/cutset.py, text_adapters.py). */
+static bool has_no_duration(const char *type)
+{
+    static const char *const types[] = {"multimodal_conversation",
+                                        "lhotse_as_conversation",
+                                        "share_gpt",
+                                        "share_gpt_webdataset",
+                                        "txt",
+                                        "txt_jsonl",
+                                        "txt_pair",
+                                        "nemo_sft_jsonl",
+                                        NULL};
+    for (int i = 0; types[i]; i++)
+        if (!strcmp(types[i], type))
+            return true;
+    return false;
+}
+
+/* The first source without durations of an input_cfg and its groups; *known becomes false where the
+ * list is in another file. */
+static const struct s2s_conf *source_without_duration(const struct s2s_conf *sources, bool *known)
+{
+    if (!sources || sources->kind == S2S_CONF_NULL)
+        return NULL;
+    if (sources->kind != S2S_CONF_LIST) {
+        *known = false;
+        return NULL;
+    }
+    for (size_t i = 0; i < sources->n_items; i++) {
+        const struct s2s_conf *type = s2s_conf_key(sources->items[i], "type");
+        if (type && type->text && has_no_duration(type->text))
+            return type;
+        const struct s2s_conf *inner =
+            source_without_duration(s2s_conf_key(sources->items[i], "input_cfg"), known);
+        if (inner)
+            return inner;
+    }
+    return NULL;
+}
+
+static void lower_sources(struct rules_check *check)
+{
+    bool known = true;
+    const struct s2s_conf *sources = s2s_conf_find(check->conf, "data.train_ds.input_cfg");
+    const struct s2s_conf *type = source_without_duration(sources, &known);
+    struct rules_fact *fact = rules_fact_make(&check->facts, "conversation");
+    fact->value = type ? rules_text(type->text) : known ? rules_null() : rules_unknown();
+    fact->node = type;
+    fact->key = "data.train_ds.input_cfg";
+}
+
 /* Facts that are a comparison too odd for an expression. */
 static void lower_rest(struct rules_check *check)
 {
@@ -295,6 +350,7 @@ int rules_lower_slm(struct rules_check *check)
     lower_world(check);
     lower_freeze(check);
     lower_patterns(check);
+    lower_sources(check);
     lower_rest(check);
     rules_lower_derived(check, derived);
     return 0;

@@ -405,5 +405,19 @@ const struct s2s_rule rules_am[] = {
         .why = "Long samples are dropped or split.",
         .source = "recipe packing",
     },
+    {
+        .id = "S2S-AM-027",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "attn == 'flex' and contains(collate, 'packed_sequence_thd_collater')",
+        .at = "attn collate",
+        .message = "attention flex with batches in the THD layout",
+        .fix = "use attn: te, or another collate_fn",
+        .why =
+            "FlexAttention is called with four axes (batch, heads, tokens, channels); a THD pack "
+            "has three, and the first forward ends.",
+        .source = "nemo_automodel/components/attention/flex_attention.py; "
+                  "nemo_automodel/components/attention/utils.py",
+    },
     RULES_END,
 };

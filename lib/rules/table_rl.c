@@ -641,6 +641,22 @@ const struct s2s_rule rules_rl[] = {
         .source = DTENSOR ":setup_distributed",
     },
     {
+        .id = "S2S-RL-041",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "dt and v2 and not meg and packed and own_model and not force_hf",
+        .at = "packed automodel_backend model_name",
+        .message = "sequence packing with a model of Automodel's own ({model_name}): its forward "
+                   "drops cu_seqlens",
+        .fix = "set {@packed}: false, or use the Megatron backend",
+        .why =
+            "NeMo-RL hands the bounds over as flash_attn_kwargs, which only transformers' models "
+            "read; Automodel's own take the pack for one sequence, so tokens see other samples "
+            "and log-probabilities are wrong, in silence.",
+        .source = "nemo_rl/models/automodel/train.py:model_forward; "
+                  "nemo_automodel/_transformers/registry.py",
+    },
+    {
         .id = "S2S-PP-015",
         .dialects = RL,
         .severity = ERROR,

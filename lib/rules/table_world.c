@@ -239,14 +239,55 @@ const struct s2s_rule rules_bat[] = {
         .id = "S2S-BAT-017",
         .dialects = SLM,
         .severity = ERROR,
-        .when = "set(train_ds) and not set(mbs) and not set(batch_tokens) and not "
-                "set(batch_duration) and not set(bucket_batch_size) and not train_ds_own_sampler",
-        .at = "mbs train_ds",
-        .message = "nothing bounds a batch: batch_size, batch_tokens, batch_duration and "
-                   "bucket_batch_size are all unset",
-        .fix = "set one of them under data.train_ds",
-        .why = "The Lhotse sampler needs one constraint to know when a batch is full.",
+        .when = "set(train_ds) and not set(mbs) and not (multimodal and set(batch_tokens)) and not "
+                "(not multimodal and set(batch_duration)) and not set(bucket_batch_size) and not "
+                "train_ds_own_sampler",
+        .at = "batch_duration batch_tokens mbs train_ds",
+        .message = "nothing bounds a batch: batch_size and bucket_batch_size are unset, and with "
+                   "use_multimodal_sampling {multimodal} {if(multimodal, 'batch_tokens', "
+                   "'batch_duration')} would count, which is unset",
+        .fix = "set {if(multimodal, 'batch_tokens', 'batch_duration')} or batch_size under "
+               "data.train_ds{if(set(conversation) and not multimodal, "
+               "', or use_multimodal_sampling: true and batch_tokens', '')}",
+        .why =
+            "The Lhotse sampler needs one constraint to know when a batch is full; which keys it "
+            "reads depends on use_multimodal_sampling.",
         .source = "nemo/collections/common/data/lhotse/dataloader.py:determine_sampling_constraint",
+    },
+    {
+        .id = "S2S-BAT-021",
+        .dialects = SLM,
+        .severity = ERROR,
+        .when = "set(conversation) and not multimodal and not train_ds_own_sampler and "
+                "(set(batch_duration) or use_bucketing or set(bucket_bins) or "
+                "set(bucket_batch_size))",
+        .at = "conversation batch_duration bucket_batch_size bucket_bins use_bucketing",
+        .message = "samples of type {conversation} have no duration, by which batches are bounded "
+                   "or bucketed",
+        .fix = "set data.train_ds.use_multimodal_sampling: true, and batch_tokens in place of "
+               "batch_duration",
+        .why = "Lhotse's time constraint asks every sample for its duration; a conversation or a "
+               "text has only a number of tokens, and the run ends at the first batch.",
+        .source = "lhotse/dataset/sampling/base.py:TimeConstraint.add; "
+                  "nemo/collections/common/data/lhotse/text_adapters.py:NeMoMultimodalConversation",
+    },
+    {
+        .id = "S2S-BAT-022",
+        .dialects = SLM,
+        .severity = WARNING,
+        .when = "not train_ds_own_sampler and ((multimodal and (set(batch_duration) or "
+                "set(quadratic_duration))) or (not multimodal and (set(batch_tokens) or "
+                "set(quadratic_factor))))",
+        .at = "batch_duration quadratic_duration batch_tokens quadratic_factor",
+        .message = "use_multimodal_sampling is {multimodal}, so the sampler does not read "
+                   "{if(multimodal, 'batch_duration and quadratic_duration', 'batch_tokens and "
+                   "quadratic_factor')}",
+        .fix = "{if(multimodal, 'use batch_tokens and quadratic_factor', 'set "
+               "use_multimodal_sampling: true, or use batch_duration and quadratic_duration')}",
+        .why = "A batch is bounded by tokens or by seconds; keys of the other kind are ignored in "
+               "silence.",
+        .source = "nemo/collections/common/data/lhotse/dataloader.py:determine_sampling_constraint",
+        .after = "S2S-BAT-017 S2S-BAT-021",
     },
     {
         .id = "S2S-BAT-018",

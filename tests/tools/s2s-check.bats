@@ -26,8 +26,12 @@ setup_tool() {
     exits 2 s2s-check --dialect latin good.yaml
 }
 
-@test "a clean recipe is silent and exits 0" {
+@test "a clean recipe is silent and exits 0, once the number of ranks is known" {
+    exits 0 s2s-check --world-size 2 good.yaml
+    [ -z "$output" ]
     exits 0 s2s-check good.yaml
+    says "not judged, as the number of ranks is not known: give it with --world-size N"
+    exits 0 s2s-check -q good.yaml
     [ -z "$output" ]
     exits 0 s2s-check -v good.yaml
     says "1 file: 0 errors, 0 warnings"
@@ -603,7 +607,7 @@ EOT
     exits 0 s2s-check --argv -- pretrain_gpt.py --num-layers 4 --sequence-parallell --use-checkpoint-args --load /x
     says "did you mean --sequence-parallel?"
     # a program with a parser of its own may take both
-    exits 0 s2s-check --argv -- my/train_mimo.py --num-layers 4 --dataset-root /x --freeze-llm true --micro-batch-size 1
+    exits 0 s2s-check --world-size 1 --argv -- my/train_mimo.py --num-layers 4 --dataset-root /x --freeze-llm true --micro-batch-size 1
     [ -z "$output" ]
     exits 0 s2s-check --argv -- my/train_mimo.py --num-layers 4 --freeze-llm true --micro-batch-size 1
     says "did you mean --freeze-lm?"

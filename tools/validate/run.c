@@ -351,11 +351,22 @@ static int exit_status(const struct check_file *files, size_t n, bool strict)
 
 /* ---- output ---- */
 
+/* Rules of a file that could not be judged because nobody says how many ranks there are. */
+static size_t n_without_world(const struct s2s_report *report)
+{
+    size_t n = 0;
+    for (size_t i = 0; report->world_size == 0 && i < report->n_skipped; i++)
+        n += !strcmp(report->skipped[i].unknown, "world") ||
+             !strcmp(report->skipped[i].unknown, "dp");
+    return n;
+}
+
 static void format_text(struct s2s_buf *buf, const struct check_file *files, size_t n,
                         const struct check_options *opt)
 {
-    size_t n_errors = 0, n_warnings = 0, n_skipped = 0;
+    size_t n_errors = 0, n_warnings = 0, n_skipped = 0, n_need_world = 0;
     for (size_t i = 0; i < n; i++) {
+        n_need_world += n_without_world(&files[i].report);
         n_errors += files[i].report.n_errors;
         n_warnings += files[i].report.n_warnings;
         n_skipped += files[i].report.n_skipped;
@@ -366,6 +377,11 @@ static void format_text(struct s2s_buf *buf, const struct check_file *files, siz
                        n, n == 1 ? "" : "s", n_errors, n_errors == 1 ? "" : "s", n_warnings,
                        n_warnings == 1 ? "" : "s", n_skipped,
                        n_skipped && !opt->show_skipped ? " (--show-skipped)" : "");
+    if (n_need_world && opt->common.verbosity >= 0)
+        s2s_buf_printf(buf,
+                       "%zu rule%s not judged, as the number of ranks is not known: give it with "
+                       "--world-size N\n",
+                       n_need_world, n_need_world == 1 ? " was" : "s were");
 }
 
 /* Files that could not be read go to stderr whatever the format. */

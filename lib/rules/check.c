@@ -652,6 +652,12 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
     report->dialect = found;
     if (found)
         return 0;
+    const char *foreign = rules_foreign(report->conf);
+    if (foreign)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: a config of %s, which is not judged; --dialect judges it as one "
+                             "of another kind",
+                             report->path, foreign);
     s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config of a known kind", report->path);
     return s2s_error_hint(err, S2S_E_UNSUPPORTED, "say which one it is with --dialect");
 }

@@ -116,6 +116,18 @@ static bool is_s2s(const struct s2s_conf *c)
     return (data && parts) || (has(c, "model") && has(c, "optimizer") && (data || has(c, "train")));
 }
 
+const char *rules_foreign(const struct s2s_conf *c)
+{
+    if (has(c, "actor_rollout_ref") || has(c, "rollout.tensor_model_parallel_size"))
+        return "verl";
+    if (has(c, "train.train_iters") || has(c, "train.global_batch_size"))
+        return "Megatron-Bridge";
+    if (has(c, "parallelism.tensor_parallel_degree") || has(c, "job.dump_folder"))
+        return "torchtitan";
+    return has(c, "train_micro_batch_size_per_gpu") || has(c, "zero_optimization") ? "DeepSpeed"
+                                                                                   : NULL;
+}
+
 enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf)
 {
     return is_slm(conf)   ? S2S_DIALECT_SLM

@@ -1,4 +1,5 @@
 /* Reads a config file or a launch script. */
+#include "lib/base/affix.h"
 #include "lib/rules/rules_internal.h"
 #include "lib/rules/shell_internal.h"
 
@@ -47,6 +48,9 @@ static int read_text(struct s2s_buf *text, const char *path, struct s2s_error *e
 int s2s_rules_read(struct s2s_conf **out, const char *path, const char *also, struct s2s_error *err)
 {
     *out = NULL;
+    if (s2s_ends_with(path, ".toml"))
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: TOML, as torchtitan's configs are, is not judged", path);
     if (!s2s_rules_is_shell(path))
         return s2s_conf_read(out, path, S2S_CONF_AUTO, err);
     struct s2s_buf texts[2] = {S2S_BUF_INIT, S2S_BUF_INIT};

@@ -100,6 +100,10 @@ void rules_format(struct s2s_buf *buf, const struct rules_facts *facts, const ch
  * table. */
 const char *rules_next_name(const char *text, char *name);
 
+/* The trainer whose config it is, if s2s-check judges none of its configs; NULL: not known
+ * (detect.c). */
+const char *rules_foreign(const struct s2s_conf *conf);
+
 /* ---- lowering ---- */
 
 /* How one common name is found in a dialect. */

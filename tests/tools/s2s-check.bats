@@ -26,6 +26,18 @@ setup_tool() {
     exits 2 s2s-check --dialect latin good.yaml
 }
 
+@test "configs of trainers that are not judged are named as theirs" {
+    echo '{"actor_rollout_ref": {"actor": {"strategy": "fsdp"}}, "trainer": {"nnodes": 1}}' >verl.yaml
+    exits 2 s2s-check verl.yaml
+    says "verl.yaml: a config of verl, which is not judged"
+    echo '{"model": {}, "train": {"train_iters": 10, "micro_batch_size": 1}}' >bridge.yaml
+    exits 2 s2s-check bridge.yaml
+    says "bridge.yaml: a config of Megatron-Bridge"
+    printf '[parallelism]\ntensor_parallel_degree = 2\n' >titan.toml
+    exits 2 s2s-check titan.toml
+    says "titan.toml: TOML, as torchtitan's configs are, is not judged"
+}
+
 @test "a clean recipe is silent and exits 0, once the number of ranks is known" {
     exits 0 s2s-check --world-size 2 good.yaml
     [ -z "$output" ]

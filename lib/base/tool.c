@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <malloc.h>
 #include <signal.h>
@@ -96,6 +97,9 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
      * of the work on them. 32 MiB is the maximum for M_MMAP_THRESHOLD. */
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    /* jansson says that memory is out by a NULL or -1 from each of the many calls that build a
+     * tree; one that is not looked at would lose a member of a header in silence */
+    json_set_alloc_funcs(s2s_xmalloc, free);
 }
 
 static const struct argp_option *find_option(const struct argp_option *options, int key)

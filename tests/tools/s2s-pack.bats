@@ -417,6 +417,27 @@ PY
     every_fault rename KILL out "${pack[@]}"
 }
 
+@test "an allocation that fails ends the run, or changes no byte" {
+    inject_or_skip
+    local n step=$((STEP == 1 ? 1 : 61)) pack=(s2s-pack -q --ids ids.jsonl --tokens 64 -o out.s2s)
+    "${pack[@]}"
+    mv out.s2s want.bytes
+    for ((n = FIRST; n <= 20000; n += step)); do
+        with_fault malloc:$n:ENOMEM "${pack[@]}"
+        [ $fired = 1 ] || break
+        # what fails after the stream has its name leaves it whole
+        if [ "$status" -eq 0 ] || [ -e out.s2s ]; then
+            cmp out.s2s want.bytes || { echo "malloc $n is lost" >&2; return 1; }
+        fi
+        if [ "$status" -gt 1 ] || { [ "$status" -eq 1 ] && [ -z "$output" ]; }; then
+            echo "malloc $n: exit $status: $output" >&2
+            return 1
+        fi
+        rm -f out.s2s
+    done
+    [ "$n" -gt 500 ]
+}
+
 @test "killed in the middle, nothing has the final name" {
     mkdir out
     mkfifo pipe

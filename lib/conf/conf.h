@@ -123,6 +123,10 @@ int s2s_conf_set_scalar(struct s2s_conf *root, const char *path, const char *tex
 /* Duplicate keys of the whole tree; lent. */
 const struct s2s_conf_duplicate *s2s_conf_duplicates(const struct s2s_conf *root, size_t *n);
 
+/* FORMAT with the place of the first key that stands twice in a map, for files of which only one
+ * reading may be right; 0: there is none. */
+int s2s_conf_check_duplicates(const struct s2s_conf *root, struct s2s_error *err);
+
 /* ---- looking ---- */
 
 /* The node at path, or NULL. A null value is a node. */

@@ -229,6 +229,19 @@ const struct s2s_conf_duplicate *s2s_conf_duplicates(const struct s2s_conf *root
     return root->arena->duplicates;
 }
 
+int s2s_conf_check_duplicates(const struct s2s_conf *root, struct s2s_error *err)
+{
+    const struct s2s_conf_duplicate *d = root->arena->duplicates;
+    if (!root->arena->n_duplicates)
+        return 0;
+    struct s2s_buf place = S2S_BUF_INIT;
+    s2s_conf_add_place(&place, &d->second);
+    s2s_error_set(err, S2S_E_FORMAT, "%s: '%s' stands here again, after line %d", place.data,
+                  d->key, d->first.line);
+    s2s_buf_release(&place);
+    return s2s_error_hint(err, S2S_E_FORMAT, "remove one of them");
+}
+
 const struct s2s_conf *s2s_conf_key(const struct s2s_conf *conf, const char *key)
 {
     return conf_map_find(conf, key);

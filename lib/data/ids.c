@@ -188,7 +188,7 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int
     json_error_t at;
     size_t n_hidden = 0; /* ids that attention_mask leaves out, all in front */
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
-    json_t *object = json_loadb(line->text, line->len, 0, &at);
+    json_t *object = json_loadb(line->text, line->len, JSON_REJECT_DUPLICATES, &at);
     int rc = 0;
     if (!object)
         return s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);

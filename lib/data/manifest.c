@@ -32,7 +32,7 @@ void s2s_sample_release(struct s2s_sample *sample)
 static json_t *load_object(const struct s2s_line *line, struct s2s_error *err)
 {
     json_error_t at;
-    json_t *object = json_loadb(line->text, line->len, 0, &at);
+    json_t *object = json_loadb(line->text, line->len, JSON_REJECT_DUPLICATES, &at);
     if (!object) {
         s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);
     } else if (!json_is_object(object)) {

@@ -51,7 +51,8 @@ static int read_config(struct s2s_model *model, const struct s2s_model_options *
     }
     model->config_path = options->config ? s2s_xstrdup(options->config)
                                          : s2s_xasprintf("%s/config.json", model->dir);
-    return s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
+    int rc = s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
+    return rc < 0 ? rc : s2s_conf_check_duplicates(model->conf, err);
 }
 
 /* Published recognisers have their encoder's config under a key, and its tensors behind a name. */

@@ -200,7 +200,8 @@ static int read_roles(struct s2s_tokenizer *tok, const char *path, struct s2s_er
     json_error_t at;
     int rc = 0;
     if (s2s_is_there(AT_FDCWD, beside) && (rc = read_file(&text, beside, err)) == 0) {
-        json_t *config = json_loadb(text.data ? text.data : "", text.len, 0, &at);
+        json_t *config =
+            json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &at);
         if (config) {
             set_role(tok, config, "bos_token", &tok->bos);
             set_role(tok, config, "eos_token", &tok->eos);

@@ -314,6 +314,8 @@ int s2s_recipe_take(struct s2s_recipe *r, struct s2s_conf *conf, char *const *ov
     if (r->conf->kind != S2S_CONF_MAP)
         rc = s2s_conf_error(err, S2S_E_FORMAT, r->conf, "a recipe is a map, found %s",
                             s2s_conf_kind_name(r->conf->kind));
+    else
+        rc = s2s_conf_check_duplicates(r->conf, err);
     for (size_t i = 0; rc >= 0 && i < n; i++)
         rc = s2s_conf_override(r->conf, overrides[i], err);
     if (rc < 0 || (rc = read_run(r, err)) < 0 || (rc = read_model(r, err)) < 0 ||

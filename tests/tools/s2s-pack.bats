@@ -169,6 +169,17 @@ PY
     refused "utterance 'a' needs 65 slots" "{\"id\":\"a\",\"input_ids\":[$(seq -s, 1 65)]}"
 }
 
+@test "a key that stands twice in a line is refused, not half read" {
+    echo '{"id":"u0","input_ids":[7,1],"loss_mask":[0,1],"input_ids":[7,2]}' >twice.jsonl
+    exits 1 s2s-pack --ids twice.jsonl --tokens 64 -o out.s2s
+    says "twice.jsonl:1:"
+    says 'duplicate object key near .*input_ids'
+    echo '{"audio_filepath":"wav/a.wav","duration":1.0,"text":"a","text":"b"}' >twice.jsonl
+    exits 1 s2s-pack --manifest twice.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    says "twice.jsonl:1:"
+    [ ! -e out.s2s ]
+}
+
 @test "too long and bad samples are truncated, skipped, counted and named in the report" {
     { cat ids.jsonl; echo "{\"id\":\"long\",\"input_ids\":[$(seq -s, 1 40)]}"; echo '{"id":"bad","input_ids":[]}'; } >mixed.jsonl
     exits 1 s2s-pack --ids mixed.jsonl --tokens 20 --too-long skip -o out.s2s

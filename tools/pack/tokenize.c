@@ -104,7 +104,8 @@ static int encode_line(const struct options *opt, const struct s2s_tokenizer *to
     json_t *text = NULL;
     json_error_t at;
     if (opt->common.json) {
-        text = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
+        text =
+            json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
         if (!json_is_string(text)) {
             int rc = s2s_error_set(err, S2S_E_FORMAT, "not a JSON string%s%s", text ? "" : ": ",
                                    text ? "" : at.text);
@@ -124,7 +125,7 @@ static int encode_line(const struct options *opt, const struct s2s_tokenizer *to
 static int parse_ids_json(struct s2s_ids *ids, const char *line, size_t len, struct s2s_error *err)
 {
     json_error_t at;
-    json_t *root = json_loadb(line, len, 0, &at), *item;
+    json_t *root = json_loadb(line, len, JSON_REJECT_DUPLICATES, &at), *item;
     const json_t *list = json_is_object(root) ? json_object_get(root, "ids") : root;
     size_t i;
     int rc = json_is_array(list) ? 0 : s2s_error_set(err, S2S_E_FORMAT, "not {\"ids\": [..]}");

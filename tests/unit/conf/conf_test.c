@@ -25,6 +25,17 @@ static struct s2s_conf *yaml(const char *text)
     return conf;
 }
 
+static void a_key_that_stands_twice_is_told_with_both_places(void **state)
+{
+    struct s2s_conf *once = yaml("a: {b: 1}\nc: {b: 2}\n");
+    assert_int_equal(s2s_conf_check_duplicates(once, &err), 0);
+    struct s2s_conf *twice = yaml("a: 1\nc:\n  b: 2\n  b: 3\n");
+    assert_int_equal(s2s_conf_check_duplicates(twice, &err), S2S_E_FORMAT);
+    assert_string_equal(err.text, "t.yaml:4:3: 'b' stands here again, after line 3");
+    s2s_conf_free(once);
+    s2s_conf_free(twice);
+}
+
 /* The message of a text that must be refused. */
 static const char *refused(const char *text, enum s2s_conf_format format)
 {
@@ -349,6 +360,7 @@ static void limits_hold(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_that_stands_twice_is_told_with_both_places),
         cmocka_unit_test(scalars_are_typed_as_omegaconf_and_pyyaml_do),
         cmocka_unit_test(trees_equal_pyyaml_and_survive_a_dump),
         cmocka_unit_test(every_value_knows_its_place),

@@ -8,6 +8,7 @@
 struct s2s_adamw_range {
     int64_t begin, n;
     double lr_mult, decay_mult;
+    double own_lr; /* the learning rate is lr lr_mult + own_lr */
 };
 
 /*

@@ -16,7 +16,8 @@ struct rates {
 static struct rates rates_of(const struct s2s_k_adamw *args, const struct s2s_adamw_range *range,
                              double grad_factor)
 {
-    const double lr = args->lr * range->lr_mult, decay = args->weight_decay * range->decay_mult;
+    const double lr = args->lr * range->lr_mult + range->own_lr,
+                 decay = args->weight_decay * range->decay_mult;
     return (struct rates){.b1 = (float)args->beta1,
                           .b2 = (float)args->beta2,
                           .a1 = (float)(1 - args->beta1),

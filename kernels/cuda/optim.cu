@@ -47,7 +47,7 @@ __global__ void adamw_kernel(struct adamw a)
     const double factor = a.grad_factor ? *a.grad_factor : 1.0;
     if (factor != factor)
         return;
-    const double lr = a.lr * range.lr_mult;
+    const double lr = a.lr * range.lr_mult + range.own_lr;
     const struct rates rate = {(float)(1 - lr * (a.weight_decay * range.decay_mult)),
                                (float)(lr / a.correct1), (float)(a.grad_scale * factor)};
     const struct cuda_mat mats[4] = {{(char *)a.p, 0, false},

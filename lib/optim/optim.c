@@ -76,10 +76,16 @@ static bool clip_range(const struct s2s_optim_slice *slice, int64_t *begin, int6
     return *begin < *end;
 }
 
+/* Beside what the kernel reads: how its rate follows the schedule. */
+struct s2s_optim_range {
+    struct s2s_adamw_range range;
+    double lr_mult, min_lr; /* min_lr negative: as the schedule of all */
+};
+
 /* Neighbours in the flat buffers that are treated alike are a range; parameters follow each other
  * by class, and gaps hold zeros and may be updated. */
 static void add_ranges(const struct s2s_params *params, struct s2s_optim_slice *slice,
-                       struct s2s_adamw_range **ranges, size_t *n, size_t *cap)
+                       struct s2s_optim_range **ranges, size_t *n, size_t *cap)
 {
     slice->first_range = (int64_t)*n;
     for (int c = 0; c < S2S_CLASSES; c++)
@@ -89,26 +95,39 @@ static void add_ranges(const struct s2s_params *params, struct s2s_optim_slice *
             if (!p->trained || (int)p->class != c || !clip_range(slice, &begin, &end))
                 continue;
             const double decay_mult = s2s_param_decays(p) ? p->decay_mult : 0;
-            struct s2s_adamw_range *last =
+            struct s2s_optim_range *last =
                 (int64_t)*n > slice->first_range ? *ranges + *n - 1 : NULL;
-            if (last && last->lr_mult == p->lr_mult && last->decay_mult == decay_mult) {
-                last->n = end - slice->begin - last->begin;
+            if (last && last->lr_mult == p->lr_mult && last->min_lr == p->min_lr &&
+                last->range.decay_mult == decay_mult) {
+                last->range.n = end - slice->begin - last->range.begin;
                 continue;
             }
             s2s_grow(ranges, *n, cap, sizeof **ranges);
-            (*ranges)[(*n)++] =
-                (struct s2s_adamw_range){begin - slice->begin, end - begin, p->lr_mult, decay_mult};
+            (*ranges)[(*n)++] = (struct s2s_optim_range){
+                {begin - slice->begin, end - begin, p->min_lr < 0 ? p->lr_mult : 0, decay_mult, 0},
+                p->lr_mult,
+                p->min_lr};
         }
     slice->n_ranges = (int64_t)*n - slice->first_range;
 }
 
-static int alloc_state(struct s2s_optim *o, const struct s2s_adamw_range *ranges,
-                       struct s2s_error *err)
+/* Where the kernel finds them. */
+static void upload_ranges(struct s2s_optim *o)
+{
+    struct s2s_device *device = o->params->device;
+    struct s2s_adamw_range *host = s2s_xcalloc((size_t)o->n_ranges + 1, sizeof *host);
+    for (int64_t i = 0; i < o->n_ranges; i++)
+        host[i] = o->host_ranges[i].range;
+    device->kernels->copy_in(&device->queue, o->ranges, host, (size_t)o->n_ranges * sizeof *host);
+    free(host);
+}
+
+static int alloc_state(struct s2s_optim *o, struct s2s_error *err)
 {
     struct s2s_device *device = o->params->device;
     const struct s2s_kernels *k = device->kernels;
     const size_t bytes = (size_t)(o->numel > 0 ? o->numel : 1) * sizeof(float);
-    const size_t range_bytes = (size_t)o->n_ranges * sizeof *ranges;
+    const size_t range_bytes = (size_t)o->n_ranges * sizeof *o->ranges;
     o->m = k->alloc(&device->queue, bytes);
     o->v = k->alloc(&device->queue, bytes);
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
@@ -120,7 +139,7 @@ static int alloc_state(struct s2s_optim *o, const struct s2s_adamw_range *ranges
                              (double)o->numel);
     k->zero(&device->queue, o->m, bytes);
     k->zero(&device->queue, o->v, bytes);
-    k->copy_in(&device->queue, o->ranges, ranges, range_bytes);
+    upload_ranges(o);
     return 0;
 }
 
@@ -135,7 +154,6 @@ int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
                          const struct s2s_optim_slice *slices, size_t n, struct s2s_error *err)
 {
     struct s2s_optim *o = s2s_xcalloc(1, sizeof *o);
-    struct s2s_adamw_range *ranges = NULL;
     size_t n_ranges = 0, cap = 0;
     *o = (struct s2s_optim){.params = params, .options = *options, .n_slices = n};
     o->slices = s2s_xcalloc(n + 1, sizeof *o->slices);
@@ -145,12 +163,11 @@ int s2s_optim_new_slices(struct s2s_optim **optim, struct s2s_params *params,
         slice->stored = params->shards ? slice->at : slice->begin;
         if (i > 0 && slice->begin < slice[-1].end)
             S2S_BUG("slice %zu of the optimizer begins before the end of the last", i);
-        add_ranges(params, slice, &ranges, &n_ranges, &cap);
+        add_ranges(params, slice, &o->host_ranges, &n_ranges, &cap);
         o->numel += slice->end - slice->begin;
     }
     o->n_ranges = (int64_t)n_ranges;
-    int rc = alloc_state(o, ranges, err);
-    free(ranges);
+    int rc = alloc_state(o, err);
     if (rc < 0) {
         s2s_optim_free(o);
         o = NULL;
@@ -177,6 +194,7 @@ void s2s_optim_free(struct s2s_optim *o)
     k->free(queue, o->v);
     k->free(queue, o->sums);
     k->free(queue, o->ranges);
+    free(o->host_ranges);
     free(o->slices);
     free(o);
 }
@@ -234,6 +252,20 @@ double s2s_optim_clip_factor(const struct s2s_optim *o, double norm)
 {
     double factor = o->options.clip_norm > 0 ? o->options.clip_norm / (norm + 1e-6) : 1;
     return factor < 1 ? factor : 1;
+}
+
+void s2s_optim_follow(struct s2s_optim *o, const struct s2s_schedule *schedule, double count)
+{
+    bool any = false;
+    for (int64_t i = 0; i < o->n_ranges; i++) {
+        struct s2s_optim_range *r = &o->host_ranges[i];
+        if (r->min_lr < 0)
+            continue;
+        r->range.own_lr = s2s_schedule_own_lr(schedule, count, r->lr_mult, r->min_lr);
+        any = true;
+    }
+    if (any)
+        upload_ranges(o);
 }
 
 void s2s_optim_begin(struct s2s_optim *o)

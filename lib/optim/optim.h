@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/optim/schedule.h"
 #include "lib/tensor/param.h"
 
 struct s2s_conf;
@@ -45,7 +46,8 @@ struct s2s_optim {
     int64_t numel; /* of all slices */
     float *m, *v;  /* [numel], device memory */
     int64_t t;     /* steps taken */
-    struct s2s_adamw_range *ranges; /* [n_ranges] slice by slice, device memory */
+    struct s2s_adamw_range *ranges;      /* [n_ranges] slice by slice, device memory */
+    struct s2s_optim_range *host_ranges; /* [n_ranges] */
     int64_t n_ranges;
     double *sums; /* [S2S_CLASSES], device memory */
 };
@@ -76,6 +78,9 @@ double s2s_optim_grad_norm(struct s2s_optim *optim);
 /* min(1, clip_norm / (norm + 1e-6)), 1 without clipping. */
 double s2s_optim_clip_factor(const struct s2s_optim *optim, double norm);
 
+/* Parameters whose schedule ends at a rate of their own (min_lr) learn at what it is at count,
+ * until the next call; before a first one at 0. Others learn at the rate that a step is given. */
+void s2s_optim_follow(struct s2s_optim *optim, const struct s2s_schedule *schedule, double count);
 /* One step: gradients times grad_scale; parameters that s2s_param_decays decay; a parameter's own
  * multipliers count. */
 void s2s_optim_step(struct s2s_optim *optim, double lr, double weight_decay, double grad_scale);

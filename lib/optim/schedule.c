@@ -79,6 +79,16 @@ double s2s_schedule_lr(const struct s2s_schedule *s, double count)
     return s->kind >= S2S_SCHEDULE_NEMO_COSINE ? nemo_lr(s, count) : megatron_lr(s, count);
 }
 
+double s2s_schedule_own_lr(const struct s2s_schedule *s, double count, double lr_mult,
+                           double min_lr)
+{
+    struct s2s_schedule own = *s;
+    own.max_lr *= lr_mult;
+    own.init_lr *= lr_mult;
+    own.min_lr = min_lr;
+    return s2s_schedule_lr(&own, count);
+}
+
 double s2s_schedule_wd(const struct s2s_schedule *s, double count)
 {
     if (s->wd_style == S2S_WD_CONSTANT || count > s->wd_steps)

@@ -46,6 +46,9 @@ struct s2s_schedule {
 };
 
 double s2s_schedule_lr(const struct s2s_schedule *schedule, double count);
+/* The rate of parameters that learn lr_mult times as fast, and whose schedule ends at min_lr. */
+double s2s_schedule_own_lr(const struct s2s_schedule *schedule, double count, double lr_mult,
+                           double min_lr);
 double s2s_schedule_wd(const struct s2s_schedule *schedule, double count);
 
 /* RANGE when warm-up, decay and the rest do not fit each other; names them as the recipe does. */

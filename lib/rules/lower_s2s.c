@@ -81,6 +81,7 @@ static const char *const keys[] = {
     "model.llm.config.*",
     "model.llm.freeze",
     "model.freeze.*",
+    "model.unfreeze.*",
     "model.placeholder_id",
     "data.train.*",
     "data.eval.*",

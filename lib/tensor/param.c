@@ -194,6 +194,7 @@ struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_par
     p->flags = spec->flags;
     p->lr_mult = spec->lr_mult != 0 ? spec->lr_mult : 1;
     p->decay_mult = spec->decay_mult != 0 ? spec->decay_mult : 1;
+    p->min_lr = -1;
     p->init = spec->init;
     memcpy(p->shape, spec->shape, (size_t)spec->n_dims * sizeof *p->shape);
     memcpy(p->cuts, spec->cuts, sizeof p->cuts);
@@ -239,27 +240,42 @@ void s2s_params_freeze(struct s2s_params *params, const char *prefix)
             params->list[i]->flags |= S2S_PARAM_FROZEN;
 }
 
-size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern)
+/* Sets or clears the flag where a name matches; how many do. */
+static size_t set_frozen(struct s2s_params *params, const char *pattern, bool frozen)
 {
     size_t n = 0;
     if (params->finished)
         S2S_BUG("%s is frozen after the buffers were laid out", pattern);
-    for (size_t i = 0; i < params->n; i++)
-        if (fnmatch(pattern, params->list[i]->name, 0) == 0) {
-            params->list[i]->flags |= S2S_PARAM_FROZEN;
-            n++;
-        }
+    for (size_t i = 0; i < params->n; i++) {
+        unsigned *flags = &params->list[i]->flags;
+        if (fnmatch(pattern, params->list[i]->name, 0) != 0)
+            continue;
+        *flags = frozen ? *flags | S2S_PARAM_FROZEN : *flags & ~(unsigned)S2S_PARAM_FROZEN;
+        n++;
+    }
     return n;
 }
 
+size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern)
+{
+    return set_frozen(params, pattern, true);
+}
+
+size_t s2s_params_unfreeze_match(struct s2s_params *params, const char *pattern)
+{
+    return set_frozen(params, pattern, false);
+}
+
 size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
-                              double decay_mult)
+                              double decay_mult, double min_lr)
 {
     size_t n = 0;
     for (size_t i = 0; i < params->n; i++)
         if (fnmatch(pattern, params->list[i]->name, 0) == 0) {
             params->list[i]->lr_mult *= lr_mult;
             params->list[i]->decay_mult *= decay_mult;
+            if (min_lr >= 0)
+                params->list[i]->min_lr = min_lr;
             n++;
         }
     return n;

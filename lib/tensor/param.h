@@ -100,6 +100,7 @@ struct s2s_param {
     unsigned flags;
     enum s2s_param_class class;
     double lr_mult, decay_mult;
+    double min_lr; /* at which its schedule ends; negative: as that of all, times lr_mult */
     struct s2s_init init;
     int64_t numel;   /* elements stored here: 0 for a tied or absent one */
     int64_t offset;  /* first element in its buffer */
@@ -187,9 +188,13 @@ void s2s_params_freeze(struct s2s_params *params, const char *prefix);
 /* Freezes names that match a shell pattern, in which * matches dots too ("llm.*.norm.weight").
  * Returns how many there are; before s2s_params_finish. */
 size_t s2s_params_freeze_match(struct s2s_params *params, const char *pattern);
-/* Multiplies learning rate and weight decay of names that match. Returns how many there are. */
+/* Trains names that match, whatever froze them. Returns how many there are; before
+ * s2s_params_finish. */
+size_t s2s_params_unfreeze_match(struct s2s_params *params, const char *pattern);
+/* Multiplies learning rate and weight decay of names that match, and sets the rate at which their
+ * schedule ends (negative: leaves it). Returns how many there are. */
 size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, double lr_mult,
-                              double decay_mult);
+                              double decay_mult, double min_lr);
 /* Gives the class room for n equal parts, each a multiple of 16 elements; before
  * s2s_params_finish. */
 void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, int n);

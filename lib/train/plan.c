@@ -249,7 +249,10 @@ static int one_step(struct planner *p, int64_t number, struct s2s_error *err)
         s2s_tally_reset(&p->count->tally);
         copy_sent(p, true);
     }
-    const struct s2s_step_options options = {.number = number, .lr = p->t->recipe->adamw.lr};
+    const struct s2s_step_options options = {.number = number,
+                                             .lr = p->t->recipe->adamw.lr,
+                                             .schedule = &p->t->recipe->schedule,
+                                             .count = (double)number - 1};
     if ((rc = s2s_train_step(&p->t->side, data, &options, &result, err)) < 0)
         return rc;
     p->t->state.step++;

@@ -85,7 +85,11 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
             s2s_params_freeze(params, "llm.");
     }
     int rc = s2s_groups_freeze(params, s2s_conf_find(r->conf, "model.freeze"), err);
-    return rc < 0 ? rc : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"), err);
+    if (rc == 0)
+        rc = s2s_groups_unfreeze(params, s2s_conf_find(r->conf, "model.unfreeze"), err);
+    return rc < 0 ? rc
+                  : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"),
+                                     r->adamw.lr, err);
 }
 
 int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r,

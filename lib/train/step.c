@@ -382,6 +382,8 @@ static void update(struct step *s)
 {
     struct s2s_optim *optim = s->side->optim;
     s2s_mesh_note(s->side->mesh, s->options->number, "update");
+    if (s->options->schedule)
+        s2s_optim_follow(optim, s->options->schedule, s->options->count);
     s2s_buckets_update(s->side->buckets, optim, s->options->lr, s->options->weight_decay,
                        s2s_optim_clip_factor(optim, s->result->grad_norm));
 }

@@ -52,6 +52,9 @@ void s2s_side_release(struct s2s_side *side); /* also of one that is zero */
 struct s2s_step_options {
     int64_t number;
     double lr, weight_decay;
+    const struct s2s_schedule *schedule; /* that lr is of, at count; NULL: no parameter follows it
+                                            in another way */
+    double count;
 };
 
 struct s2s_step_result {

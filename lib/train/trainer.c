@@ -379,7 +379,9 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
         const struct s2s_step_options options = {.number = t->state.step + 1,
                                                  .lr = s2s_schedule_lr(&t->recipe->schedule, count),
                                                  .weight_decay =
-                                                     s2s_schedule_wd(&t->recipe->schedule, count)};
+                                                     s2s_schedule_wd(&t->recipe->schedule, count),
+                                                 .schedule = &t->recipe->schedule,
+                                                 .count = count};
         rc = s2s_train_step(&t->side, data, &options, &result, err);
     }
     if (rc < 0)

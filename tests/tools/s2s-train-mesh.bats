@@ -80,6 +80,7 @@ LINES
     equal <<'LINES'
 mesh.tp=2 mesh.sequence_parallel=true | r.yaml model.freeze=["*.mlp.*","*.norm.weight"]
 mesh.tp=2 | r.yaml model.freeze=["*embed*","*layers.0.*"]
+mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | r.yaml model.freeze=["*"] model.unfreeze=["*layers.1.*"] optimizer.groups=[{"match":"*mlp*","lr_mult":0.5,"min_lr":1.0e-3}]
 mesh.tp=4 mesh.sequence_parallel=true | r.yaml model.llm.config=bias.json model.freeze=["*weight"]
 LINES
 }

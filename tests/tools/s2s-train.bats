@@ -916,6 +916,13 @@ for name in zero:
     assert ("optimizer.state.exp_avg." + name in some) == (not frozen), name
 PY
     same_checkpoint all same 4
+    # what is frozen is trained again where a pattern says so
+    s2s-train r.yaml run=again train.steps=4 'model.freeze="*"' 'model.unfreeze=["*.mlp.*", "*norm*", "*embed*"]'
+    s2s-train r.yaml run=attention train.steps=4 'model.freeze="*_attn.*"' 'model.unfreeze=[]'
+    same_checkpoint again attention 4
+    # a schedule's end of its own: half the rate, and the end of all
+    s2s-train r.yaml run=half train.steps=4 'optimizer.groups=[{match: "*", lr_mult: 0.5, min_lr: 1.0e-5}]' optimizer.lr=2.0e-2
+    same_checkpoint all half 4
     # factors give what the options themselves give
     s2s-train r.yaml run=bare train.steps=4 'optimizer.groups=[{match: "*", weight_decay_mult: 0}]'
     s2s-train r.yaml run=off train.steps=4 optimizer.weight_decay=0
@@ -932,6 +939,10 @@ PY
     says "no parameter's name matches 'none'"
     exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "*", lr_mult: -1}]'
     says "at least 0, found -1"
+    exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "*", lr_mult: 0.1, min_lr: 2.0e-3}]'
+    says "min_lr 0.002 is above the learning rate of model.embed_tokens.weight, 0.001"
+    exits 1 s2s-train r.yaml run=no 'model.unfreeze=[none]'
+    says "no parameter's name matches 'none'"
     exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{match: "*", lr: 1}]'
     says "unknown key 'lr'"
     exits 1 s2s-train r.yaml run=no 'optimizer.groups=[{lr_mult: 1}]'

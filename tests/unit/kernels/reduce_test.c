@@ -91,7 +91,7 @@ struct adamw {
 
 /* Ranges with a gap between them and multipliers of their own, one of them empty. */
 static const struct s2s_adamw_range ranges[] = {
-    {7, 40001, 1, 1}, {40008, 0, 3, 3}, {40010, 3, 2, 0}, {40013, 19000, 1, 0.5}};
+    {7, 40001, 1, 1, 0}, {40008, 0, 3, 3, 0}, {40010, 3, 2, 0, 1e-3}, {40013, 19000, 0, 0.5, 2e-2}};
 enum { N_RANGES = sizeof ranges / sizeof *ranges };
 
 static const double lr = 1e-2, b1 = 0.9, b2 = 0.95, eps = 1e-6, wd = 0.1, scale = 0.3;
@@ -111,7 +111,7 @@ static void set_up_adamw(struct adamw *a, double factor)
     for (const struct s2s_adamw_range *r = ranges; r < ranges + N_RANGES && !isnan(factor); r++)
         for (int64_t i = r->begin; i < r->begin + r->n; i++) {
             double gi = a->g[i] * scale * factor, mi = b1 * a->m[i] + (1 - b1) * gi;
-            double vi = b2 * a->v[i] + (1 - b2) * gi * gi, rate = lr * r->lr_mult;
+            double vi = b2 * a->v[i] + (1 - b2) * gi * gi, rate = lr * r->lr_mult + r->own_lr;
             a->want[i] = a->p[i] * (1 - rate * wd * r->decay_mult) -
                          rate / (1 - pow(b1, 3)) * mi / (sqrt(vi) / sqrt(1 - pow(b2, 3)) + eps);
             a->want[n + i] = mi;

@@ -239,6 +239,40 @@ static void a_border_may_go_through_a_parameter(void **state)
     s2s_device_close(device);
 }
 
+static void a_schedule_of_its_own_ends_where_its_group_says(void **state)
+{
+    (void)state;
+    static const struct s2s_adamw_options options = {.lr = 1, .eps = 1e-8};
+    static const struct s2s_schedule schedule = {
+        .kind = S2S_SCHEDULE_LINEAR, .max_lr = 0.4, .min_lr = 0.01, .warmup = 2, .decay = 10};
+    struct s2s_device *device;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *params = four_params(device);
+    /* a.weight, scaled to a half before, ends at 0.1 */
+    assert_int_equal(s2s_params_scale_match(params, "a.*", 1, 1, 0.1), 1);
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_optim_new(&optim, params, &options, 0, params->n_trained, NULL), 0);
+    float before[40], after[40];
+    for (int count = 0; count < 13; count++)
+        for (size_t i = 0; i < params->n; i++) {
+            const double max = i == 0 ? 0.2 : 0.4, min = i == 0 ? 0.1 : 0.01;
+            const double lr = count <= 2    ? max * count / 2
+                              : count <= 10 ? min + (max - min) * (10 - count) / 8
+                                            : min;
+            s2s_param_get(params->list[i], before);
+            s2s_optim_follow(optim, &schedule, count);
+            s2s_optim_step(optim, s2s_schedule_lr(&schedule, count), 0, 1);
+            s2s_param_get(params->list[i], after);
+            for (int64_t k = 0; k < params->list[i]->numel; k++) {
+                const double sign = k % 5 > 2 ? 1 : k % 5 < 2 ? -1 : 0;
+                assert_true(fabs((double)after[k] - ((double)before[k] - lr * sign)) < 1e-5);
+            }
+        }
+    s2s_optim_free(optim);
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
 static void multipliers_scale_rate_and_decay(void **state)
 {
     (void)state;
@@ -342,6 +376,7 @@ int main(void)
         cmocka_unit_test(ten_steps_equal_torch),
         cmocka_unit_test(a_border_may_go_through_a_parameter),
         cmocka_unit_test(multipliers_scale_rate_and_decay),
+        cmocka_unit_test(a_schedule_of_its_own_ends_where_its_group_says),
         cmocka_unit_test(the_norm_comes_in_classes),
         cmocka_unit_test(no_room_for_the_moments_is_an_error),
         cmocka_unit_test(options_are_checked),

@@ -183,12 +183,15 @@ static void patterns_freeze_and_scale(void **state)
     struct s2s_param *c = add(params, "encoder.norm.weight", 4, 0);
     assert_int_equal(s2s_params_freeze_match(params, "llm.*.norm.weight"), 1);
     assert_int_equal(s2s_params_freeze_match(params, "norm"), 0);
-    assert_int_equal(s2s_params_scale_match(params, "*.weight", 0.5, 1), 3);
-    assert_int_equal(s2s_params_scale_match(params, "llm.*.1.*", 0.5, 0), 1);
+    assert_int_equal(s2s_params_freeze_match(params, "encoder.*"), 1);
+    assert_int_equal(s2s_params_unfreeze_match(params, "encoder.norm.*"), 1);
+    assert_int_equal(s2s_params_scale_match(params, "*.weight", 0.5, 1, -1), 3);
+    assert_int_equal(s2s_params_scale_match(params, "llm.*.1.*", 0.5, 0, 1e-6), 1);
     assert_int_equal(s2s_params_finish(params, NULL), 0);
     assert_true(!a->trained && b->trained && c->trained);
     assert_true(b->lr_mult == 0.25 && b->decay_mult == 0);
     assert_true(c->lr_mult == 0.5 && c->decay_mult == 1);
+    assert_true(a->min_lr < 0 && b->min_lr == 1e-6);
     s2s_params_free(params);
 }
 

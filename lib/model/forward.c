@@ -101,6 +101,21 @@ static bool is_trained(const struct s2s_block *block)
     return false;
 }
 
+/* In a segment a block keeps its result alone. It goes into one where it can be run again, or where
+ * no gradient will want the rest: the encoder of sound below the lowest parameter that is trained
+ * is as good as an evaluation. A trace wants to look inside. */
+static bool runs_apart(const struct s2s_pass *pass, const struct s2s_block *block,
+                       struct s2s_tensor *const *in)
+{
+    const struct s2s_forward *fwd = pass->fwd;
+    const bool hears = block < pass->model->blocks + pass->model->n_media_blocks;
+    const bool keeps =
+        is_trained(block) ? pass->tape->recording : s2s_tape_needs(pass->tape, block->n_in, in);
+    if (fwd->trace)
+        return false;
+    return keeps ? block->pure && fwd->recompute : block->pure || hears;
+}
+
 /* The tensors before the block become those after it. */
 static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
                       struct s2s_tensor **tensors)
@@ -118,8 +133,7 @@ static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
     }
     memcpy(in, tensors, sizeof in);
     s2s_tape_layer(tape, "%s", block->layer);
-    /* without recording a segment gives the block's memory back; a trace wants to look inside */
-    if (block->pure && (fwd->recompute || !tape->recording) && !fwd->trace)
+    if (runs_apart(pass, block, in))
         s2s_tape_segment(tape, run_in_segment, ctx, block->n_in, in, block->n_out, tensors,
                          is_trained(block));
     else

@@ -82,6 +82,33 @@ foretold() {
     foretold s.yaml 1 'data.eval={}' 'data.train=[pcm.s2s]'
 }
 
+@test "below the lowest parameter that is trained nothing is kept, and no backward runs" {
+    # a first layer that is frozen costs its output, beside a model that does not have it
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' llm.json >shallow.json
+    s2s-train plan r.yaml -j1 --tokens 64 'model.freeze=["*embed*"]' model.llm.config=shallow.json --json >one.json
+    s2s-train plan r.yaml -j1 --tokens 64 'model.freeze=["*embed*","*.layers.0.*"]' --json >two.json
+    s2s-train plan r.yaml -j1 --tokens 64 'model.freeze=["*embed*"]' --json >all.json
+    python3 - <<'PY'
+import json
+one, two, all = (json.load(open(f + ".json")) for f in ("one", "two", "all"))
+assert two["memory"]["activations"] == one["memory"]["activations"] + 64 * 32 * 4, (one["memory"], two["memory"])
+assert all["memory"]["activations"] > two["memory"]["activations"] + 20000
+backward = [k for k in one["operations"] if k.endswith("_backward")]
+assert len(backward) > 2 and all["operations"]["attention_backward"]["calls"] == 2 * one["operations"]["attention_backward"]["calls"]
+assert {k: two["operations"][k] for k in backward} == {k: one["operations"][k] for k in backward}
+PY
+    foretold r.yaml 1 'model.freeze=["*embed*","*.layers.0.*"]'
+    # a model that hears with ears of its own
+    make_speech
+    foretold s.yaml 1 'data.eval={}' model.encoder.freeze=true model.projection.freeze=true
+    holds plan.json 'j["operations"]["relattention"]["calls"] > 0'
+    holds plan.json 'not {"relattention_backward", "dwconv_backward", "batchnorm_backward", "layernorm_backward", "conv2d_backward"} & set(j["operations"])'
+    s2s-train plan s.yaml -j1 'data.eval={}' --json >all.json
+    holds all.json '"relattention_backward" in j["operations"] and "layernorm_backward" in j["operations"]'
+    frozen=$(python3 -c 'import json; print(json.load(open("plan.json"))["memory"]["activations"])')
+    holds all.json "j['memory']['activations'] > $frozen + 250000"
+}
+
 @test "bytes sent are those of a run on two ranks" {
     mpirun_n 2 s2s-train r.yaml -q -j1 --profile trace.json train.steps=3 checkpoint.every=0 2>table
     no_litter . ids.jsonl llm.json r.yaml t.s2s run table trace.rank0.json trace.rank1.json

@@ -13,8 +13,7 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 #include "lib/model/moe.h"
-#include "lib/nn/decoder.h"
-#include "lib/nn/embedding.h"
+#include "lib/model/text.h"
 
 enum family { LLAMA, QWEN2, QWEN3, GEMMA, MIXTRAL, QWEN3_MOE };
 
@@ -43,8 +42,6 @@ struct llama {
     struct s2s_nn_rmsnorm norm;
 };
 
-static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                      struct s2s_tensor *const *in, struct s2s_tensor **out);
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out);
 static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
@@ -369,7 +366,8 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
         s2s_nn_table_spec(model->par, c->vocab, c->width, c->init_std);
     const size_t begin = model->params->n;
     m->embed = s2s_nn_table_of(s2s_model_add(model, &table, "model.embed_tokens.weight"));
-    model_add_block(model, &(struct s2s_block){.run = run_embed, .n_out = 1, .param_begin = begin},
+    model_add_block(model,
+                    &(struct s2s_block){.run = model_run_embed, .n_out = 1, .param_begin = begin},
                     "model.embed_tokens");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
@@ -388,42 +386,11 @@ static void llama_free(void *impl)
 
 /* ---- forward ---- */
 
-/* Slot ids for the look-up: -1 in pad slots and where media will stand. */
-static int32_t *lookup_ids(const struct s2s_batch *batch)
-{
-    int32_t *ids = s2s_xmalloc((size_t)(batch->n_tokens + 1) * sizeof *ids);
-    memcpy(ids, batch->input_ids, (size_t)batch->n_tokens * sizeof *ids);
-    for (int64_t s = 0; batch->seq_lens && s < batch->n_seqs; s++)
-        for (int64_t i = batch->cu_seqlens[s] + batch->seq_lens[s]; i < batch->cu_seqlens[s + 1];
-             i++)
-            ids[i] = -1;
-    for (int k = 0; k < batch->n_media; k++) {
-        const int64_t n = s2s_media_n_rows(&batch->media[k]);
-        for (int64_t i = 0; i < n; i++)
-            if (batch->media[k].slot_of_row[i] >= 0)
-                ids[batch->media[k].slot_of_row[i]] = -1;
-    }
-    return ids;
-}
-
 static struct s2s_tensor *llama_embed(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct llama *m = model->impl;
-    float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
-    int32_t *ids = lookup_ids(pass->batch);
-    struct s2s_tensor *y = s2s_nn_embed(pass->tape, &m->embed, &pass->tp, ids,
-                                        pass->batch->n_tokens, scale, model->pad_token_id);
-    free(ids);
-    return y;
-}
-
-static void run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                      struct s2s_tensor *const *in, struct s2s_tensor **out)
-{
-    const struct s2s_media *audio = model_media(ctx->pass->batch, S2S_MEDIA_AUDIO);
-    out[0] = llama_embed(ctx->block->model, ctx->pass);
-    if (model_has_embeds(audio))
-        out[0] = model_splice(ctx->pass, out[0], model_upload_embeds(tape, audio), audio);
+    const float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
+    return model_embed_ids(model, pass, &m->embed, scale);
 }
 
 /* Positions and bounds of the rows inside of tp regions: behind the last token there is a sequence
@@ -489,87 +456,17 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     out[0] = s2s_op_add_to(tape, x, h);
 }
 
-/* The rows [begin, end) of y. No gradient goes this way. */
-static struct s2s_tensor *some_rows(struct s2s_tape *tape, struct s2s_tensor *y, int64_t begin,
-                                    int64_t end)
-{
-    if (end - begin == s2s_tensor_rows(y))
-        return y;
-    int32_t *rows = s2s_tape_host_alloc(tape, (size_t)(end - begin) * sizeof *rows);
-    const bool recording = tape->recording;
-    for (int64_t i = begin; i < end; i++)
-        rows[i - begin] = (int32_t)i;
-    tape->recording = false;
-    y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, rows, end - begin));
-    tape->recording = recording;
-    return y;
-}
-
-/* Sum over the labels, of y that came into the region; rows behind the last token have none. */
-static void add_loss(const struct llama *m, const struct s2s_pass *pass, struct s2s_tensor *y)
-{
-    struct s2s_forward *fwd = pass->fwd;
-    const int64_t n = pass->batch->n_tokens, n_rows = s2s_tensor_rows(y);
-    int32_t *labels = s2s_xmalloc((size_t)(n_rows + 1) * sizeof *labels);
-    for (int64_t i = 0; i < n_rows; i++)
-        labels[i] = i < n ? pass->batch->labels[i] : -1;
-    fwd->loss = s2s_op_linear_xent_of(pass->tape, y, m->head.w->tensor, &m->head.classes, labels,
-                                      fwd->seed, fwd->want_hits ? &fwd->hits : NULL);
-    free(labels);
-}
-
 static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                      struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
-    const struct s2s_model *model = ctx->block->model;
-    const struct llama *m = model->impl;
-    const struct s2s_pass *pass = ctx->pass;
-    const int64_t n = pass->batch->n_tokens;
-    struct s2s_forward *fwd = pass->fwd;
-    out[0] = fwd->output = s2s_nn_rmsnorm(tape, &m->norm, in[0]);
-    s2s_tape_layer(tape, "%slm_head", model->prefix);
-    struct s2s_tensor *y = s2s_nn_enter(tape, &pass->tp, out[0]);
-    if (pass->batch->labels)
-        add_loss(m, pass, y);
-    if (fwd->want_logits || fwd->want_last)
-        fwd->logits =
-            s2s_nn_logits(tape, &m->head, some_rows(tape, y, fwd->want_last ? n - 1 : 0, n));
-}
-
-/* ---- what a batch must have ---- */
-
-static int llama_check(const struct s2s_model *model, const struct s2s_batch *batch,
-                       struct s2s_error *err)
-{
-    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
-    int rc;
-    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
-        return s2s_error_set(err, S2S_E_ARG,
-                             "a decoder needs input_ids, position_ids and cu_seqlens");
-    if (!audio || s2s_media_n_rows(audio) == 0)
-        return 0;
-    if (!model_has_embeds(audio)) {
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
-                           "%lld clips of sound for a model without an encoder",
-                           (long long)audio->n);
-        return s2s_error_hint(err, rc,
-                              "name model.encoder, or encode the stream first: s2s-encode "
-                              "--projection");
-    }
-    if (audio->width != model->hidden_size) {
-        rc = s2s_error_set(err, S2S_E_SHAPE, "embeddings are %lld wide; the LLM is %lld",
-                           (long long)audio->width, (long long)model->hidden_size);
-        return s2s_error_hint(err, rc,
-                              "a model without a projection takes what s2s-encode "
-                              "--projection makes");
-    }
-    return 0;
+    const struct llama *m = ctx->block->model->impl;
+    out[0] = model_run_head(tape, ctx, &m->norm, &m->head, in[0]);
 }
 
 const struct s2s_model_kind s2s_model_llama = {
     .model_types = model_types,
     .build = llama_build,
-    .check = llama_check,
+    .check = model_check_text,
     .prepare = llama_prepare,
     .embed = llama_embed,
     .free_impl = llama_free,

@@ -62,6 +62,16 @@
       MAT(forward.x) MAT(forward.y) MAT(dy) MAT(dx)) \
     X(dwconv, dwconv, WORKSPACE, MAT(x) MAT(y)) \
     X(dwconv_backward, dwconv_backward, WORKSPACE, MAT(forward.x) MAT(dy) MAT(dx)) \
+    X(conv1d, conv1d, WORKSPACE, MAT(x) MAT(y) MAT(initial) MAT(final)) \
+    X(conv1d_backward, conv1d_backward, WORKSPACE, \
+      MAT(forward.x) MAT(forward.initial) MAT(dy) MAT(dfinal) MAT(dx) MAT(dinitial)) \
+    X(ssd, ssd, WORKSPACE, MAT(x) MAT(y) MAT(dt) MAT(b) MAT(c)) \
+    X(ssd_backward, ssd_backward, WORKSPACE, \
+      MAT(forward.x) MAT(forward.dt) MAT(forward.b) MAT(forward.c) \
+      MAT(dy) MAT(dx) MAT(ddt) MAT(db) MAT(dc)) \
+    X(gatednorm, gatednorm, PLAIN, MAT(x) MAT(z) MAT(y)) \
+    X(gatednorm_backward, gatednorm_backward, WORKSPACE, \
+      MAT(x) MAT(z) MAT(dy) MAT(dx) MAT(dz)) \
     X(xent_stats, xent_stats, PLAIN, MAT(logits)) \
     X(xent_finish, xent_finish, PLAIN, ) \
     X(xent_gradient, xent_gradient, PLAIN, MAT(logits) MAT(dlogits)) \

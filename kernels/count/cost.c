@@ -534,6 +534,102 @@ static struct s2s_cost cost_dwconv_backward(const struct s2s_k_dwconv_backward *
                              dx + dw};
 }
 
+/* ---- state-space models ---- */
+
+static struct s2s_cost cost_conv1d(const struct s2s_k_conv1d *a, uploads_t *up)
+{
+    const double n = (double)a->n, channels = (double)a->channels, width = (double)a->width;
+    const double ends = (double)a->n_seqs * (width - 1);
+    return (struct s2s_cost){n * channels * (2 * width + 4 * a->silu),
+                             mat(&a->x, n, channels) + mat(&a->initial, ends, channels) +
+                                 vec(a->w, channels * width) + vec(a->bias, channels),
+                             mat(&a->y, n, channels) + mat(&a->final, ends, channels)};
+}
+
+static struct s2s_cost cost_conv1d_backward(const struct s2s_k_conv1d_backward *a, uploads_t *up)
+{
+    const struct s2s_k_conv1d *f = &a->forward;
+    const double n = (double)f->n, channels = (double)f->channels, width = (double)f->width;
+    const double ends = (double)f->n_seqs * (width - 1), dx = mat(&a->dx, n, channels);
+    const double dinitial = mat(&a->dinitial, ends, channels);
+    const double dw = vec(a->dw, channels * width) + vec(a->dbias, channels);
+    const double each = 2 * width * ((a->dx.data != NULL) + (a->dw != NULL)) + (a->dbias != NULL) +
+                        f->silu * (2 * width + 7);
+    return (struct s2s_cost){
+        n * channels * each,
+        mat(&f->x, n, channels) + mat(&f->initial, ends, channels) + mat(&a->dy, n, channels) +
+            mat(&a->dfinal, ends, channels) + vec(f->w, channels * width) + vec(f->bias, channels) +
+            dw + added(a->accumulate_dx, dx) + added(a->accumulate_dinitial, dinitial),
+        dx + dinitial + dw};
+}
+
+/* Bytes of the operands of the scan. */
+static double ssd_inputs(const struct s2s_k_ssd *a)
+{
+    const double n = (double)a->n, heads = (double)a->n_heads;
+    const double width = (double)(a->n_groups * a->state);
+    return mat(&a->x, n, heads * (double)a->dim) + mat(&a->dt, n, heads) + mat(&a->b, n, width) +
+           mat(&a->c, n, width) + vec(a->a_log, heads) + vec(a->dt_bias, heads) +
+           vec(a->skip, heads);
+}
+
+static double ssd_states(const struct s2s_k_ssd *a, const void *states)
+{
+    return vec(states, (double)(a->n_seqs * a->n_heads * a->dim * a->state));
+}
+
+/* By the recurrence, whatever the chunks are: of each element of a state two products and a sum,
+ * and a product and a sum for y. */
+static struct s2s_cost cost_ssd(const struct s2s_k_ssd *a, uploads_t *up)
+{
+    const double rows = (double)(a->n * a->n_heads), dim = (double)a->dim;
+    return (struct s2s_cost){rows * (5 * dim * (double)a->state + 3 * dim + 5),
+                             ssd_inputs(a) + ssd_states(a, a->initial),
+                             mat(&a->y, (double)a->n, (double)a->n_heads * dim) +
+                                 ssd_states(a, a->final)};
+}
+
+/* The states again, and five products and sums and a decay of each element. */
+static struct s2s_cost cost_ssd_backward(const struct s2s_k_ssd_backward *a, uploads_t *up)
+{
+    const struct s2s_k_ssd *f = &a->forward;
+    const double n = (double)f->n, heads = (double)f->n_heads, dim = (double)f->dim;
+    const double width = (double)(f->n_groups * f->state);
+    const double dx = mat(&a->dx, n, heads * dim), ddt = mat(&a->ddt, n, heads);
+    const double db = mat(&a->db, n, width), dc = mat(&a->dc, n, width);
+    const double dinitial = ssd_states(f, a->dinitial);
+    const double vectors = vec(a->da_log, heads) + vec(a->ddt_bias, heads) + vec(a->dskip, heads);
+    return (struct s2s_cost){n * heads * (14 * dim * (double)f->state + 8 * dim + 10),
+                             ssd_inputs(f) + ssd_states(f, f->initial) +
+                                 mat(&a->dy, n, heads * dim) + ssd_states(f, a->dfinal) +
+                                 added(a->accumulate_dx, dx) + added(a->accumulate_ddt, ddt) +
+                                 added(a->accumulate_db, db) + added(a->accumulate_dc, dc) +
+                                 added(a->accumulate_dinitial, dinitial) + vectors,
+                             dx + ddt + db + dc + dinitial + vectors};
+}
+
+static struct s2s_cost cost_gatednorm(const struct s2s_k_gatednorm *a, uploads_t *up)
+{
+    const double rows = (double)a->rows, cols = (double)a->cols, groups = (double)a->n_groups;
+    return (struct s2s_cost){rows * (9 * cols + 3 * groups),
+                             mat(&a->x, rows, cols) + mat(&a->z, rows, cols) + vec(a->gain, cols),
+                             mat(&a->y, rows, cols) + vec(a->rstd, rows * groups)};
+}
+
+static struct s2s_cost cost_gatednorm_backward(const struct s2s_k_gatednorm_backward *a,
+                                               uploads_t *up)
+{
+    const double rows = (double)a->rows, cols = (double)a->cols, groups = (double)a->n_groups;
+    const double dx = mat(&a->dx, rows, cols), dz = mat(&a->dz, rows, cols);
+    const double dgain = vec(a->dgain, cols);
+    return (struct s2s_cost){rows * (24 * cols + 4 * groups),
+                             mat(&a->x, rows, cols) + mat(&a->z, rows, cols) +
+                                 mat(&a->dy, rows, cols) + vec(a->gain, cols) +
+                                 vec(a->rstd, rows * groups) + dgain + added(a->accumulate_dx, dx) +
+                                 added(a->accumulate_dz, dz),
+                             dx + dz + dgain};
+}
+
 /* ---- losses, optimizer ---- */
 
 /* Of each logit: the largest one, a difference, exp, and the sum. */

@@ -79,7 +79,9 @@ CPU_INLINE bool works_in_bf16(const char *entry)
            IS(column_stats) || IS(batchnorm) || IS(batchnorm_backward) || IS(rope) ||
            IS(attention) || IS(attention_backward) || IS(attention_merge) || IS(relattention) ||
            IS(relattention_backward) || IS(conv2d) || IS(conv2d_backward) || IS(dwconv) ||
-           IS(dwconv_backward) || IS(xent_gradient) || IS(sqdist) || IS(adamw);
+           IS(dwconv_backward) || IS(conv1d) || IS(conv1d_backward) || IS(ssd) ||
+           IS(ssd_backward) || IS(gatednorm) || IS(gatednorm_backward) || IS(xent_gradient) ||
+           IS(sqdist) || IS(adamw);
 }
 
 /* Fields that are F32 beside matrices of BF16: always, or as the caller likes. */

@@ -312,6 +312,42 @@ struct s2s_tensor *s2s_op_balance(struct s2s_tape *tape, struct s2s_tensor *logi
                                   const struct s2s_router *router,
                                   const struct s2s_balance *balance);
 
+/*
+ * ---- state-space models: Mamba2 (op_ssm.c) ----
+ *
+ * Sequences of x may begin and end with a state: `initial` (NULL: zeros), and `final`, NULL where
+ * it is not wanted. *final NULL becomes a new tensor; on a tape that does not record it may be a
+ * tensor of the caller's to write to, also `initial`: a step of generation is sequences of one row.
+ * Rows of x behind the last sequence give zeros.
+ */
+
+/* y [T, C]: each channel convolved with its last `width` inputs; w [C, 1, width] F32, b [C] or
+ * NULL; silu: y = silu of it. States [n_seqs * (width - 1), C] are the last inputs, of x's dtype.
+ */
+struct s2s_tensor *s2s_op_conv1d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b, const struct s2s_seqs *seqs, bool silu,
+                                 struct s2s_tensor *initial, struct s2s_tensor **final);
+
+/* What the scan reads (struct s2s_k_ssd): x [T, n_heads * dim], dt [T, n_heads], b, c
+ * [T, n_groups * state]; a_log, dt_bias, skip [n_heads] F32, the last two or NULL. */
+struct s2s_ssd_inputs {
+    struct s2s_tensor *x, *dt, *b, *c, *a_log, *dt_bias, *skip;
+    struct s2s_tensor *initial; /* F32 [n_seqs, n_heads, dim, state] or NULL */
+};
+struct s2s_ssd_shape {
+    int64_t n_heads, n_groups, dim, state;
+    float dt_min; /* the least step: Hugging Face's time_step_min; 0 as Megatron: no least */
+};
+/* y [T, n_heads * dim] */
+struct s2s_tensor *s2s_op_ssd(struct s2s_tape *tape, const struct s2s_ssd_inputs *in,
+                              const struct s2s_ssd_shape *shape, const struct s2s_seqs *seqs,
+                              struct s2s_tensor **final);
+
+/* y [T, cols] = RMS norm of x silu(z), over each of n_groups equal parts of a row; gain [cols]. */
+struct s2s_tensor *s2s_op_gatednorm(struct s2s_tape *tape, struct s2s_tensor *x,
+                                    struct s2s_tensor *z, struct s2s_tensor *gain, int64_t n_groups,
+                                    float eps);
+
 /* x [T, a, b] -> [T, b * a], every row transposed. */
 struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x);
 

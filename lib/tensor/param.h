@@ -51,7 +51,14 @@ enum s2s_param_class {
     S2S_CLASSES
 };
 
-enum s2s_init_kind { S2S_INIT_ZERO, S2S_INIT_CONSTANT, S2S_INIT_NORMAL, S2S_INIT_UNIFORM };
+enum s2s_init_kind {
+    S2S_INIT_ZERO,
+    S2S_INIT_CONSTANT,
+    S2S_INIT_NORMAL,
+    S2S_INIT_UNIFORM,
+    S2S_INIT_LOG_NUMBER, /* the logarithms of 1, 2, 3 .. */
+    S2S_INIT_STEP /* softplus of it is uniform in its logarithm, between value / 100 and value */
+};
 
 /* Initial values: a function of seed, name and global index, the same on any mesh. */
 struct s2s_init {

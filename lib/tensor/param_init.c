@@ -5,6 +5,7 @@
  * whole tensor cost more than the conversion. Threads take pieces as they come and meet only at the
  * end, so that one that has to wait for its core holds up nobody; one at a time copies.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,11 @@ struct init_ctx {
     uint64_t key;
 };
 
+static float before_softplus(double y)
+{
+    return (float)(y + log(-expm1(-y)));
+}
+
 static void fill_init(const void *ctx, float *out, int64_t n, int64_t first)
 {
     const struct init_ctx *c = ctx;
@@ -110,6 +116,15 @@ static void fill_init(const void *ctx, float *out, int64_t n, int64_t first)
         s2s_rng_fill_uniform(out, (size_t)n, c->key, (uint64_t)first);
         for (int64_t i = 0; i < n; i++)
             out[i] = value * (2 * out[i] - 1);
+        break;
+    case S2S_INIT_LOG_NUMBER:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)log((double)(first + i + 1));
+        break;
+    case S2S_INIT_STEP:
+        s2s_rng_fill_uniform(out, (size_t)n, c->key, (uint64_t)first);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = before_softplus(c->init.value * pow(100, out[i] - 1.0));
         break;
     }
 }

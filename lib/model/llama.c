@@ -450,7 +450,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     x = s2s_nn_attention(tape, &layer->attention, x, shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
-    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, x, shared->balance)
+    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, &shared->tp, x, shared->balance)
                       : s2s_nn_mlp(tape, &layer->mlp, &shared->tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);

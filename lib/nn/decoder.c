@@ -151,7 +151,16 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
 void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
                      int64_t inner, enum s2s_act act, bool bias)
 {
-    s2s_nn_linear_init(&layer->gate, ctx, "gate_proj", inner, width, bias, S2S_NN_COLUMN);
+    struct s2s_nn_linear gate;
+    s2s_nn_linear_init(&gate, ctx, "gate_proj", inner, width, bias, S2S_NN_COLUMN);
+    s2s_nn_plain_mlp_init(layer, ctx, width, inner, act, bias);
+    layer->gate = gate;
+}
+
+void s2s_nn_plain_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
+                           int64_t inner, enum s2s_act act, bool bias)
+{
+    layer->gate = (struct s2s_nn_linear){NULL, NULL};
     s2s_nn_linear_init(&layer->up, ctx, "up_proj", inner, width, bias, S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->down, ctx, "down_proj", width, inner, bias, S2S_NN_ROW);
     layer->act = act;
@@ -161,8 +170,8 @@ struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *la
                               const struct s2s_nn_tp *tp, struct s2s_tensor *x)
 {
     const struct s2s_nn_linear *maps[] = {&layer->gate, &layer->up};
-    struct s2s_tensor *both[2];
-    s2s_nn_linear_enter(tape, tp, x, 2, maps, both);
-    return s2s_nn_linear_leave(tape, &layer->down, tp,
-                               s2s_op_glu(tape, both[0], both[1], layer->act));
+    const int skip = layer->gate.w ? 0 : 1;
+    struct s2s_tensor *in[2] = {NULL, NULL};
+    s2s_nn_linear_enter(tape, tp, x, 2 - skip, maps + skip, in);
+    return s2s_nn_linear_leave(tape, &layer->down, tp, s2s_op_glu(tape, in[0], in[1], layer->act));
 }

@@ -63,13 +63,16 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
                                     const struct s2s_kv_cache *cache);
 size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap);
 
-/* down(act(gate(x)) * up(x)): gate_proj, up_proj, down_proj. */
+/* down(act(gate(x)) * up(x)): gate_proj, up_proj, down_proj. A plain one has no gate:
+ * down(act(up(x))). */
 struct s2s_nn_mlp {
-    struct s2s_nn_linear gate, up, down;
+    struct s2s_nn_linear gate, up, down; /* gate.w NULL: none */
     enum s2s_act act;
 };
 void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
                      int64_t inner, enum s2s_act act, bool bias);
+void s2s_nn_plain_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
+                           int64_t inner, enum s2s_act act, bool bias);
 struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *layer,
                               const struct s2s_nn_tp *tp, struct s2s_tensor *x);
 

@@ -62,12 +62,14 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
     struct s2s_param_spec b = {.n_dims = 1, .shape = {out}};
     if (ctx->fan_in)
         w.init = b.init = uniform;
-    if (cut != S2S_NN_WHOLE)
+    if (cut == S2S_NN_COLUMN || cut == S2S_NN_ROW)
         w = s2s_nn_cut_along(w, ctx, cut == S2S_NN_ROW);
     if (cut == S2S_NN_COLUMN)
         b = s2s_nn_cut_along(b, ctx, 0);
-    if (cut == S2S_NN_ROW)
+    if (cut == S2S_NN_ROW || cut == S2S_NN_OUTSIDE)
         b.flags = s2s_nn_outside(ctx->par);
+    if (cut == S2S_NN_OUTSIDE)
+        w.flags = s2s_nn_outside(ctx->par);
     layer->w = s2s_nn_add(ctx, name, "weight", w);
     layer->b = bias ? s2s_nn_add(ctx, name, "bias", b) : NULL;
 }

@@ -50,9 +50,10 @@ struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *t
 /*
  * How the ranks of par->tp share y = x w^T + b. COLUMN: each has some of the outputs (rows of w,
  * and of b). ROW: each has some of the inputs (columns of w); b is whole, and added to the sum: see
- * s2s_nn_linear_leave. One rank has everything in each case.
+ * s2s_nn_linear_leave. One rank has everything in each case. OUTSIDE: whole, of what is outside of
+ * regions.
  */
-enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW };
+enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW, S2S_NN_OUTSIDE };
 
 /* y = x w^T + b; "PLACE.name.weight" [out, in] and, where asked, "PLACE.name.bias" [out]. */
 struct s2s_nn_linear {

@@ -58,6 +58,16 @@ int s2s_nn_moe_check(const struct s2s_nn_moe_options *o, const struct s2s_par *p
     return 0;
 }
 
+static void add_shared(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
+                       const struct s2s_nn_moe_options *o)
+{
+    char *place = s2s_xasprintf("%s.%s", ctx->place, o->names->shared);
+    struct s2s_nn_ctx below = *ctx;
+    below.place = place;
+    s2s_nn_plain_mlp_init(&layer->shared, &below, o->width, o->shared_inner, o->act, o->bias);
+    free(place);
+}
+
 void s2s_nn_moe_init(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
                      const struct s2s_nn_moe_options *o)
 {
@@ -73,10 +83,19 @@ void s2s_nn_moe_init(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
         layer->bias = s2s_nn_add(
             ctx, names->gate, names->bias,
             (struct s2s_param_spec){.n_dims = 1, .shape = {n}, .flags = S2S_PARAM_BUFFER});
+    const int64_t width = o->latent ? o->latent : o->width;
     if (names->expert_gate)
-        layer->w_gate = add_experts(ctx, o, names->expert_gate, o->inner, o->width, 0);
-    layer->w_up = add_experts(ctx, o, names->expert_up, o->inner, o->width, 0);
-    layer->w_down = add_experts(ctx, o, names->expert_down, o->width, o->inner, 1);
+        layer->w_gate = add_experts(ctx, o, names->expert_gate, o->inner, width, 0);
+    layer->w_up = add_experts(ctx, o, names->expert_up, o->inner, width, 0);
+    layer->w_down = add_experts(ctx, o, names->expert_down, width, o->inner, 1);
+    if (o->latent) {
+        s2s_nn_linear_init(&layer->narrow, ctx, names->narrow, o->latent, o->width, o->bias,
+                           S2S_NN_OUTSIDE);
+        s2s_nn_linear_init(&layer->widen, ctx, names->widen, o->width, o->latent, o->bias,
+                           S2S_NN_OUTSIDE);
+    }
+    if (o->shared_inner)
+        add_shared(layer, ctx, o);
 }
 
 /* ---- forward ---- */
@@ -115,14 +134,18 @@ static struct s2s_tensor *run_on_ranks(struct s2s_tape *tape, const struct s2s_n
     return s2s_op_all_to_all(tape, x, ep, rows.recv, rows.send);
 }
 
-struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
-                              struct s2s_tensor *x, const struct s2s_balance *balance)
+/* What the chosen experts make of x, weighted and summed. */
+static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
+                                     const struct s2s_nn_tp *tp, struct s2s_tensor *x,
+                                     const struct s2s_balance *balance)
 {
     const struct s2s_par *par = layer->par;
-    const struct s2s_nn_tp region = {s2s_group_size(par->etp) > 1 ? par->etp : NULL, par->sp};
+    const struct s2s_nn_tp region = {s2s_group_size(par->etp) > 1 ? par->etp : NULL, tp->sp};
     struct s2s_tensor *logits = s2s_op_logits(tape, x, layer->gate->tensor);
     if (balance)
         logits = s2s_op_balance(tape, logits, &layer->router, balance);
+    if (layer->narrow.w)
+        x = s2s_nn_linear(tape, &layer->narrow, x);
     /* what ranks of etp pass back to x and to the weights are parts of a sum */
     x = s2s_nn_enter(tape, &region, x);
     logits = s2s_nn_enter(tape, &region, logits);
@@ -130,5 +153,16 @@ struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *la
         s2s_op_route(tape, logits, layer->bias ? layer->bias->tensor : NULL, &layer->router);
     struct s2s_tensor *y = s2s_op_dispatch(tape, x, &routes);
     y = run_on_ranks(tape, layer, y, &routes);
-    return s2s_nn_leave(tape, &region, s2s_op_combine(tape, y, &routes));
+    y = s2s_nn_leave(tape, &region, s2s_op_combine(tape, y, &routes));
+    return layer->widen.w ? s2s_nn_linear(tape, &layer->widen, y) : y;
+}
+
+struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
+                              const struct s2s_nn_tp *tp, struct s2s_tensor *x,
+                              const struct s2s_balance *balance)
+{
+    struct s2s_tensor *y = run_routed(tape, layer, tp, x, balance);
+    if (!layer->shared.up.w)
+        return y;
+    return s2s_op_add_to(tape, s2s_nn_mlp(tape, &layer->shared, tp, x), y);
 }

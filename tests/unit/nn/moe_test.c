@@ -298,6 +298,7 @@ struct layer_run {
     struct s2s_tape *tape;
     struct s2s_params *params;
     struct s2s_par par;
+    struct s2s_nn_tp tp;
     struct s2s_nn_moe layer;
 };
 
@@ -346,7 +347,7 @@ static void a_layer_with_groups_and_a_bias_is_transformers_nemotron_h(void **sta
     }
     s2s_params_zero_grads(run->params);
     struct s2s_tensor *x = leaf(run->tape, 17, 12, s2s_safetensors_find(&file, "x")->data);
-    struct s2s_tensor *out = s2s_nn_moe(run->tape, &run->layer, x, NULL);
+    struct s2s_tensor *out = s2s_nn_moe(run->tape, &run->layer, &run->tp, x, NULL);
     s2s_tensor_read(out, y);
     close_to("y", y, s2s_safetensors_find(&file, "y")->data, 17 * 12, 2e-5);
     s2s_tape_seed_grad(run->tape, out,
@@ -396,7 +397,7 @@ static void run_rows(struct outcome *o, const struct s2s_group *ep, int begin, i
     s2s_param_set(run->layer.gate, gate, S2S_F32);
     s2s_params_zero_grads(run->params);
     struct s2s_tensor *x = leaf(run->tape, n, WIDTH, x0 + begin * WIDTH);
-    struct s2s_tensor *y = s2s_nn_moe(run->tape, &run->layer, x, NULL);
+    struct s2s_tensor *y = s2s_nn_moe(run->tape, &run->layer, &run->tp, x, NULL);
     s2s_tensor_read(y, o->y);
     s2s_tape_seed_grad(run->tape, y, leaf(run->tape, n, WIDTH, dy0 + begin * WIDTH));
     s2s_tape_backward(run->tape);

@@ -1,0 +1,193 @@
+/* The Mamba2 layer. */
+#include "lib/nn/mamba.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+
+/* ---- parameters ---- */
+
+static int64_t inner_of(const struct s2s_nn_mamba_shape *shape)
+{
+    return shape->n_heads * shape->dim;
+}
+
+static int64_t pairs_of(const struct s2s_nn_mamba_shape *shape) /* columns of B, or of C */
+{
+    return shape->n_groups * shape->state;
+}
+
+static int64_t channels_of(const struct s2s_nn_mamba_shape *shape) /* of x, B and C together */
+{
+    return inner_of(shape) + 2 * pairs_of(shape);
+}
+
+/* "PLACE.name", rows cut part by part */
+static struct s2s_param *add_cut(const struct s2s_nn_ctx *ctx, const char *name,
+                                 struct s2s_param_spec spec, int n_parts, const int64_t *parts)
+{
+    char *full = s2s_xasprintf("%s.%s", ctx->place, name);
+    spec.name = full;
+    spec.n_parts = n_parts;
+    if (n_parts > 0)
+        memcpy(spec.parts, parts, (size_t)n_parts * sizeof *parts);
+    spec = s2s_nn_cut_along(spec, ctx, 0);
+    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
+    free(full);
+    return param;
+}
+
+static void add_in_proj(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
+                        const struct s2s_nn_mamba_options *o)
+{
+    const int64_t inner = inner_of(&o->shape), pairs = pairs_of(&o->shape);
+    const int64_t parts[] = {inner, inner, pairs, pairs, o->shape.n_heads};
+    const int64_t rows = 2 * inner + 2 * pairs + o->shape.n_heads;
+    layer->in.w = add_cut(ctx, "in_proj.weight",
+                          (struct s2s_param_spec){.n_dims = 2,
+                                                  .shape = {rows, o->width},
+                                                  .init = {S2S_INIT_NORMAL, ctx->init_std}},
+                          5, parts);
+    layer->in.b = NULL;
+    if (o->bias)
+        layer->in.b = add_cut(ctx, "in_proj.bias",
+                              (struct s2s_param_spec){.n_dims = 1, .shape = {rows}}, 5, parts);
+}
+
+static void add_conv(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
+                     const struct s2s_nn_mamba_options *o)
+{
+    const int64_t channels = channels_of(&o->shape), pairs = pairs_of(&o->shape);
+    const int64_t parts[] = {inner_of(&o->shape), pairs, pairs};
+    const struct s2s_init init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)o->shape.kernel)};
+    layer->conv_w = add_cut(ctx, "conv1d.weight",
+                            (struct s2s_param_spec){.n_dims = 3,
+                                                    .shape = {channels, 1, o->shape.kernel},
+                                                    .flags = S2S_PARAM_F32,
+                                                    .init = init},
+                            3, parts);
+    layer->conv_b = NULL;
+    if (o->conv_bias)
+        layer->conv_b = add_cut(
+            ctx, "conv1d.bias",
+            (struct s2s_param_spec){.n_dims = 1, .shape = {channels}, .init = init}, 3, parts);
+}
+
+static struct s2s_param *add_vector(const struct s2s_nn_ctx *ctx, const char *name, int64_t n,
+                                    struct s2s_init init)
+{
+    return add_cut(ctx, name, (struct s2s_param_spec){.n_dims = 1, .shape = {n}, .init = init}, 0,
+                   NULL);
+}
+
+void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
+                       const struct s2s_nn_mamba_options *o)
+{
+    const int ranks = s2s_group_size(ctx->par->tp);
+    const int64_t n = o->shape.n_heads, inner = inner_of(&o->shape);
+    *layer = (struct s2s_nn_mamba){
+        .shape = o->shape, .eps = (float)o->eps, .step_min = (float)o->step_min};
+    layer->shape.n_heads /= ranks;
+    layer->shape.n_groups /= ranks;
+    add_in_proj(layer, ctx, o);
+    add_conv(layer, ctx, o);
+    layer->step_bias =
+        add_vector(ctx, "dt_bias", n, (struct s2s_init){S2S_INIT_STEP, o->first_step_max});
+    layer->a_log = add_vector(ctx, "A_log", n, (struct s2s_init){S2S_INIT_LOG_NUMBER, 0});
+    layer->skip = add_vector(ctx, "D", n, (struct s2s_init){S2S_INIT_CONSTANT, 1});
+    layer->gain = add_vector(ctx, "norm.weight", inner, (struct s2s_init){S2S_INIT_CONSTANT, 1});
+    s2s_nn_linear_init(&layer->out, ctx, "out_proj", o->width, inner, o->bias, S2S_NN_ROW);
+    if (o->out_init > 0)
+        layer->out.w->init = (struct s2s_init){S2S_INIT_UNIFORM, o->out_init};
+}
+
+/* ---- forward ---- */
+
+size_t s2s_nn_mamba_state_bytes(const struct s2s_nn_mamba *layer)
+{
+    const struct s2s_nn_mamba_shape *s = &layer->shape;
+    const size_t size = s2s_dtype_size(layer->in.w->tensor->device->dtype);
+    return (size_t)(inner_of(s) * s->state) * sizeof(float) +
+           (size_t)((s->kernel - 1) * channels_of(s)) * size;
+}
+
+static struct s2s_tensor *value_of(const struct s2s_param *param)
+{
+    return param ? param->tensor : NULL;
+}
+
+/* Memory that outlives the tape, as a tensor. */
+static struct s2s_tensor *wrap(struct s2s_tape *tape, void *data, enum s2s_dtype dtype,
+                               int64_t rows, int64_t cols)
+{
+    struct s2s_tensor *t = s2s_tape_host_alloc(tape, sizeof *t);
+    *t = (struct s2s_tensor){.dtype = dtype,
+                             .n_dims = 2,
+                             .shape = {rows, cols},
+                             .row_stride = cols,
+                             .data = data,
+                             .device = tape->device};
+    return t;
+}
+
+/* What a sequence that goes on has seen: the states of the heads, then the last inputs of the
+ * convolution. */
+struct seen {
+    struct s2s_tensor *states, *inputs; /* NULL: it begins */
+};
+
+static struct seen open_memory(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                               void *memory)
+{
+    const struct s2s_nn_mamba_shape *s = &layer->shape;
+    float *states = memory;
+    if (!memory)
+        return (struct seen){NULL, NULL};
+    return (struct seen){wrap(tape, states, S2S_F32, inner_of(s), s->state),
+                         wrap(tape, states + inner_of(s) * s->state, tape->device->dtype,
+                              s->kernel - 1, channels_of(s))};
+}
+
+/* y [rows, inner] of the rows that in_proj made. */
+static struct s2s_tensor *mix(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                              struct s2s_tensor *zxbcdt, const struct s2s_seqs *seqs, void *memory)
+{
+    const struct s2s_nn_mamba_shape *s = &layer->shape;
+    const int64_t inner = inner_of(s), pairs = pairs_of(s);
+    struct seen seen = open_memory(tape, layer, memory);
+    struct s2s_tensor *parts[3], *xbc[3];
+    s2s_tape_split(tape, zxbcdt, 3, (int64_t[]){inner, channels_of(s), s->n_heads}, parts);
+    struct s2s_tensor *conv =
+        s2s_op_conv1d(tape, parts[1], layer->conv_w->tensor, value_of(layer->conv_b), seqs, true,
+                      seen.inputs, memory ? &seen.inputs : NULL);
+    s2s_tape_split(tape, conv, 3, (int64_t[]){inner, pairs, pairs}, xbc);
+    const struct s2s_ssd_inputs in = {.x = xbc[0],
+                                      .dt = parts[2],
+                                      .b = xbc[1],
+                                      .c = xbc[2],
+                                      .a_log = layer->a_log->tensor,
+                                      .dt_bias = layer->step_bias->tensor,
+                                      .skip = layer->skip->tensor,
+                                      .initial = seen.states};
+    const struct s2s_ssd_shape shape = {.n_heads = s->n_heads,
+                                        .n_groups = s->n_groups,
+                                        .dim = s->dim,
+                                        .state = s->state,
+                                        .dt_min = layer->step_min};
+    struct s2s_tensor *y = s2s_op_ssd(tape, &in, &shape, seqs, memory ? &seen.states : NULL);
+    return s2s_op_gatednorm(tape, y, parts[0], layer->gain->tensor, s->n_groups, layer->eps);
+}
+
+struct s2s_tensor *s2s_nn_mamba(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                                struct s2s_tensor *x, const struct s2s_nn_mamba_batch *batch,
+                                void *memory)
+{
+    const struct s2s_nn_linear *in = &layer->in;
+    struct s2s_tensor *zxbcdt;
+    s2s_nn_linear_enter(tape, &batch->tp, x, 1, &in, &zxbcdt);
+    return s2s_nn_linear_leave(tape, &layer->out, &batch->tp,
+                               mix(tape, layer, zxbcdt, &batch->seqs, memory));
+}

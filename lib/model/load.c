@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/affix.h"
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -183,16 +184,22 @@ static bool is_counter(const char *name)
     return len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Tensors that no parameter wants, in one line; of a larger model, those of its part. */
+/* Tensors that no parameter wants, in one line, and in another those that the kind drops; of a
+ * larger model, those of its part. */
 static void warn_extra(const struct s2s_model *model, const struct weights *w, const char *dir)
 {
     struct s2s_buf names = S2S_BUF_INIT;
-    size_t n = 0, len = strlen(model->stored_prefix);
+    size_t n = 0, n_dropped = 0, len = strlen(model->stored_prefix);
+    const char *dropped = model->kind->dropped;
     for (size_t f = 0; f < w->n; f++)
         for (size_t i = 0; i < w->files[f].n_tensors; i++) {
             const char *name = w->files[f].tensors[i].name;
             if (strncmp(name, model->stored_prefix, len) != 0)
                 continue;
+            if (dropped && s2s_starts_with(name + len, dropped)) {
+                n_dropped++;
+                continue;
+            }
             char *full = s2s_xasprintf("%s%s", model->prefix, name + len);
             const bool is_twin = model->twin[1] && strcmp(name + len, model->twin[1]) == 0;
             if (!is_twin && !s2s_params_find(model->params, full) && !is_counter(name) && n++ < 10)
@@ -202,6 +209,9 @@ static void warn_extra(const struct s2s_model *model, const struct weights *w, c
     if (n)
         s2s_warn("model", "%s: %zu tensors are not used:%s%s", dir, n, names.data,
                  n > 10 ? " .." : "");
+    if (n_dropped)
+        s2s_warn("model", "%s: %zu tensors %s* are left out: their layers are not trained", dir,
+                 n_dropped, dropped);
     s2s_buf_release(&names);
 }
 

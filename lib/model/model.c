@@ -11,8 +11,8 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 
-static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama, &s2s_model_fastconformer,
-                                                     &s2s_model_salm};
+static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama, &s2s_model_nemotron_h,
+                                                     &s2s_model_fastconformer, &s2s_model_salm};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct s2s_model_kind *find_kind(const char *model_type)

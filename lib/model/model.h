@@ -184,6 +184,8 @@ struct s2s_decode {
 
 struct s2s_model_kind {
     const char *const *model_types; /* NULL-ended: "model_type" of config.json */
+    const char *dropped; /* files may have tensors whose names begin so: of layers that are not
+                            built; NULL: none */
     /* Reads the config, adds parameters and blocks. model->kind, params, prefix, par, conf are
      * set. */
     int (*build)(struct s2s_model *model, struct s2s_error *err);
@@ -218,6 +220,7 @@ struct s2s_model_options {
     struct s2s_params *params;   /* add to this registry; NULL: a new one, owned by the model */
     bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
     enum s2s_head head;          /* decoders */
+    bool free_steps; /* Mamba layers: steps are not clamped to the config's time_step_min */
 };
 
 struct s2s_model {
@@ -306,6 +309,7 @@ struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_
 /* The table's entries; a new kind is declared here and listed in model.c. */
 extern const struct s2s_model_kind
     s2s_model_llama; /* llama, qwen2, qwen3, gemma, mixtral, qwen3_moe */
+extern const struct s2s_model_kind s2s_model_nemotron_h;    /* nemotron_h */
 extern const struct s2s_model_kind s2s_model_fastconformer; /* parakeet_encoder */
 extern const struct s2s_model_kind s2s_model_salm; /* encoder, projection, LLM: lib/model/salm.h */
 

@@ -20,6 +20,15 @@ static const struct s2s_nn_moe_names qwen_names = {.gate = "gate",
                                                    .expert_up = "up_proj",
                                                    .expert_down = "down_proj"};
 
+static const struct s2s_nn_moe_names nemotron_names = {.gate = "gate",
+                                                       .bias = "e_score_correction_bias",
+                                                       .experts = "experts",
+                                                       .expert_up = "up_proj",
+                                                       .expert_down = "down_proj",
+                                                       .shared = "shared_experts",
+                                                       .narrow = "fc1_latent_proj",
+                                                       .widen = "fc2_latent_proj"};
+
 /* What each class calls its sizes, and takes for an absent one. */
 static const struct {
     const char *place;
@@ -27,26 +36,46 @@ static const struct {
     const char *n_experts, *inner;
     int64_t default_experts, default_chosen, default_inner;
     bool normalises; /* whatever the config says */
+    bool normalise;  /* where it says nothing */
+    enum s2s_score score;
 } families[] = {
     [MODEL_MIXTRAL] = {"block_sparse_moe", &mixtral_names, "num_local_experts", "intermediate_size",
-                       8, 2, 14336, true},
+                       8, 2, 14336, true, true, S2S_SCORE_SOFTMAX},
     [MODEL_QWEN3_MOE] = {"mlp", &qwen_names, "num_experts", "moe_intermediate_size", 128, 8, 768,
-                         false},
+                         false, false, S2S_SCORE_SOFTMAX},
+    [MODEL_NEMOTRON_H] = {"mixer", &nemotron_names, "n_routed_experts", "moe_intermediate_size", 8,
+                          2, 7688, false, true, S2S_SCORE_SIGMOID},
 };
 
 /* ---- keys that change what is computed ---- */
 
 /* Those of transformers' classes. OFF: false, 0 or null is what is implemented. */
 enum use { READ, UNUSED, OFF };
+enum { LLAMAS = 1 << MODEL_MIXTRAL | 1 << MODEL_QWEN3_MOE, HYBRIDS = 1 << MODEL_NEMOTRON_H };
 static const struct {
     const char *key;
     enum use use;
+    unsigned families;
 } keys[] = {
-    {"num_local_experts", READ},   {"num_experts", READ},
-    {"num_experts_per_tok", READ}, {"moe_intermediate_size", READ},
-    {"norm_topk_prob", READ},      {"decoder_sparse_step", READ},
-    {"mlp_only_layers", READ},     {"router_aux_loss_coef", UNUSED},
-    {"output_router_logits", OFF}, {"router_jitter_noise", OFF},
+    {"num_local_experts", READ, LLAMAS | HYBRIDS},
+    {"num_experts", READ, LLAMAS},
+    {"num_experts_per_tok", READ, LLAMAS | HYBRIDS},
+    {"moe_intermediate_size", READ, LLAMAS | HYBRIDS},
+    {"norm_topk_prob", READ, LLAMAS | HYBRIDS},
+    {"decoder_sparse_step", READ, LLAMAS},
+    {"mlp_only_layers", READ, LLAMAS},
+    {"router_aux_loss_coef", UNUSED, LLAMAS},
+    {"output_router_logits", OFF, LLAMAS},
+    {"output_router_logits", UNUSED, HYBRIDS}, /* they are only shown */
+    {"router_jitter_noise", OFF, LLAMAS | HYBRIDS},
+    {"n_routed_experts", READ, HYBRIDS},
+    {"n_shared_experts", UNUSED, HYBRIDS}, /* there is one, of the size that follows */
+    {"moe_shared_expert_intermediate_size", READ, HYBRIDS},
+    {"moe_shared_expert_overlap", UNUSED, HYBRIDS}, /* when it is computed */
+    {"moe_latent_size", READ, HYBRIDS},
+    {"n_group", READ, HYBRIDS},
+    {"topk_group", READ, HYBRIDS},
+    {"n_groups", UNUSED, HYBRIDS}, /* of Mamba layers */
 };
 /* Of a key that is not among them: the config is of another router. */
 static const char *const words[] = {"expert", "router",  "moe",    "topk",
@@ -63,10 +92,11 @@ static bool is_on(const struct s2s_conf *node)
     return true;
 }
 
-static int check_key(const struct s2s_conf *node, struct s2s_error *err)
+static int check_key(const struct s2s_conf *node, enum model_moe_family family,
+                     struct s2s_error *err)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (strcmp(node->key, keys[i].key) != 0)
+        if (strcmp(node->key, keys[i].key) != 0 || !(keys[i].families & 1u << family))
             continue;
         if (keys[i].use != OFF || !is_on(node))
             return 0;
@@ -107,11 +137,12 @@ static int read_router(struct model_moe *moe, enum model_moe_family family,
 {
     struct s2s_router *r = &moe->options.router;
     int rc;
-    *r = (struct s2s_router){.score = S2S_SCORE_SOFTMAX, .scale = 1};
+    *r = (struct s2s_router){.score = families[family].score, .scale = 1};
     if ((rc = read_n_experts(&r->n_experts, family, conf, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&r->n_chosen, conf, "num_experts_per_tok", 1, r->n_experts,
                                   families[family].default_chosen, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&r->normalise, conf, "norm_topk_prob", false, err)) < 0)
+        (rc = s2s_conf_get_bool_or(&r->normalise, conf, "norm_topk_prob",
+                                   families[family].normalise, err)) < 0)
         return rc;
     if (r->n_chosen > r->n_experts)
         return s2s_conf_error(err, S2S_E_RANGE, conf,
@@ -120,6 +151,45 @@ static int read_router(struct model_moe *moe, enum model_moe_family family,
                               (long long)r->n_chosen, (long long)r->n_experts);
     r->normalise |= families[family].normalises;
     return 0;
+}
+
+/* Groups of which some are chosen first, by their two best experts. */
+static int read_groups(struct s2s_router *r, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    int rc = s2s_conf_get_i64_or(&r->n_groups, conf, "n_group", 1, r->n_experts, 1, err);
+    if (rc < 0 || (rc = s2s_conf_get_i64_or(&r->n_chosen_groups, conf, "topk_group", 1, r->n_groups,
+                                            1, err)) < 0)
+        return rc;
+    const int64_t width = r->n_experts / r->n_groups;
+    if (r->n_experts % r->n_groups || (r->n_groups > 1 && width < 2))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "n_group"),
+                              "%lld experts cannot form %lld groups of two or more",
+                              (long long)r->n_experts, (long long)r->n_groups);
+    if (r->n_chosen_groups * width < r->n_chosen)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "topk_group"),
+                              "%lld groups of %lld experts have fewer than the %lld that are "
+                              "chosen (num_experts_per_tok)",
+                              (long long)r->n_chosen_groups, (long long)width,
+                              (long long)r->n_chosen);
+    r->n_group_best = 2;
+    if (r->n_chosen_groups == r->n_groups) /* all of them: no choice */
+        r->n_groups = r->n_chosen_groups = r->n_group_best = 0;
+    return 0;
+}
+
+static int read_nemotron_h(struct model_moe *moe, const struct s2s_conf *conf,
+                           struct s2s_error *err)
+{
+    struct s2s_nn_moe_options *o = &moe->options;
+    double scale;
+    int rc = read_groups(&o->router, conf, err);
+    if (rc < 0 || (rc = s2s_conf_get_f64_or(&scale, conf, "routed_scaling_factor", 1, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&o->latent, conf, "moe_latent_size", 0, 1 << 30, 0, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&o->bias, conf, "mlp_bias", false, err)) < 0)
+        return rc;
+    o->router.scale = (float)scale;
+    return s2s_conf_get_i64_or(&o->shared_inner, conf, "moe_shared_expert_intermediate_size", 1,
+                               1 << 30, 7688, err);
 }
 
 static int read_dense(struct model_moe *moe, const struct s2s_conf *conf, struct s2s_error *err)
@@ -137,7 +207,7 @@ int model_read_moe(struct model_moe *moe, enum model_moe_family family, const st
     int rc = 0;
     *moe = (struct model_moe){.place = families[family].place, .step = 1};
     for (size_t i = 0; rc == 0 && i < conf->n_items; i++)
-        rc = check_key(conf->items[i], err);
+        rc = check_key(conf->items[i], family, err);
     if (rc < 0 || (rc = read_router(moe, family, conf, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&moe->options.inner, conf, families[family].inner, 1, 1 << 30,
                                   families[family].default_inner, err)) < 0)
@@ -145,6 +215,8 @@ int model_read_moe(struct model_moe *moe, enum model_moe_family family, const st
     moe->options.names = families[family].names;
     moe->options.width = width;
     moe->options.act = act;
+    if (family == MODEL_NEMOTRON_H)
+        return read_nemotron_h(moe, conf, err);
     if (family != MODEL_QWEN3_MOE)
         return 0;
     rc = s2s_conf_get_i64_or(&moe->step, conf, "decoder_sparse_step", 1, 100000, 1, err);

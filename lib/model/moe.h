@@ -16,7 +16,7 @@ struct model_moe {
 };
 
 /* Decoders of transformers that have mixtures. */
-enum model_moe_family { MODEL_MIXTRAL, MODEL_QWEN3_MOE };
+enum model_moe_family { MODEL_MIXTRAL, MODEL_QWEN3_MOE, MODEL_NEMOTRON_H };
 
 /*
  * Reads the keys of the family's class; width and act are the decoder's. UNSUPPORTED names a key

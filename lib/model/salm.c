@@ -48,7 +48,8 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const str
                                         .conf = from->conf,
                                         .params = model->params,
                                         .batch_norm_batch = parts->batch_norm_batch,
-                                        .head = parts->head};
+                                        .head = parts->head,
+                                        .free_steps = parts->free_steps};
     int rc = s2s_model_open(part, model->params->device, par, from->dir, &options, err);
     free(prefix);
     return rc;
@@ -143,7 +144,8 @@ static int check_projection(const struct s2s_model *model, struct s2s_error *err
 static int salm_build(struct s2s_model *model, struct s2s_error *err)
 {
     struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch,
-                                   .head = model->options.head};
+                                   .head = model->options.head,
+                                   .free_steps = model->options.free_steps};
     char *encoder = NULL, *llm = NULL;
     char *projection = model->dir ? s2s_xasprintf("%s/projection.safetensors", model->dir) : NULL;
     bool bias;

@@ -27,6 +27,7 @@ struct s2s_salm_parts {
     const char *projection; /* projection.safetensors, or NULL: initialised */
     bool batch_norm_batch;  /* of the encoder */
     enum s2s_head head;     /* of the LLM */
+    bool free_steps;        /* of the LLM */
 };
 
 /* Strings and trees of parts are not kept. Errors as s2s_model_open. Gives: s2s_model_free. */

@@ -83,6 +83,7 @@ static const char *const keys[] = {
     "model.freeze.*",
     "model.unfreeze.*",
     "model.placeholder_id",
+    "model.time_step_clamp",
     "data.train.*",
     "data.eval.*",
     "data.tokenizer",

@@ -36,6 +36,8 @@ static int read_model(struct s2s_recipe *r, struct s2s_error *err)
         (rc = read_part(&r->encoder, conf, "model.encoder", err)) < 0 ||
         (rc = read_part(&r->projection, conf, "model.projection", err)) < 0 ||
         (rc = read_part(&r->llm, conf, "model.llm", err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&r->step_clamp, conf, "model.time_step_clamp", false, err)) <
+            0 ||
         (rc = s2s_conf_get_choice_or(&mode, conf, "model.encoder.batch_norm", stats, 0, err)) < 0)
         return rc;
     r->batch_norm_batch = mode == 1;

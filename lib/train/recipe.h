@@ -38,6 +38,7 @@ struct s2s_recipe {
     const char *model_path; /* a whole model; else the parts */
     struct s2s_recipe_part encoder, projection, llm;
     bool batch_norm_batch;
+    bool step_clamp;        /* of Mamba layers, as the config has it */
     int64_t placeholder_id; /* -1: the stream's */
 
     const char **train; /* [n_train] */

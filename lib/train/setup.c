@@ -44,15 +44,18 @@ static int open_bare(struct s2s_bundle *b, const struct s2s_par *par,
     struct s2s_model_options options = {.config = part->config,
                                         .conf = part->conf,
                                         .batch_norm_batch = parts->batch_norm_batch,
-                                        .head = parts->head};
+                                        .head = parts->head,
+                                        .free_steps = parts->free_steps};
     return s2s_model_open(&b->model, b->device, par, part->dir, &options, err);
 }
 
 static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const struct s2s_par *par,
                       enum s2s_head head, struct s2s_error *err)
 {
-    struct s2s_salm_parts parts = {
-        .batch_norm_batch = r->batch_norm_batch, .projection = r->projection.path, .head = head};
+    struct s2s_salm_parts parts = {.batch_norm_batch = r->batch_norm_batch,
+                                   .projection = r->projection.path,
+                                   .head = head,
+                                   .free_steps = !r->step_clamp};
     int rc;
     if (r->model_path) {
         struct s2s_salm_part whole = {.dir = r->model_path};

@@ -22,7 +22,7 @@ against() {
 
 for_each_decoder() {
     local model
-    for model in llama_gqa_untied llama_gqa_tied qwen2 qwen3 gemma1 mixtral qwen3_moe; do
+    for model in llama_gqa_untied llama_gqa_tied qwen2 qwen3 gemma1 mixtral qwen3_moe nemotron_h nemotron_h_latent; do
         "$@" "$model"
     done
 }

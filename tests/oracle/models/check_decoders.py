@@ -44,8 +44,8 @@ def compute(path, dtype, optimizer):
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").train().to(dtype)
     with casts_to(dtype):
-        rotary = model.model.rotary_emb
-        model.model.rotary_emb = type(rotary)(config=model.config)
+        if hasattr(model.model, "rotary_emb"):
+            model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
         return run(model, path, dtype, optimizer)
 
 
@@ -86,6 +86,8 @@ def run(model, path, dtype, optimizer):
 
 def as_in_files(model_type, name, tensor):
     """The names and tensors that files have: the library stacks experts in memory, gate above up."""
+    if model_type == "nemotron_h" and name.startswith("model."):
+        name = "backbone" + name[len("model"):]
     if ".experts." not in name:
         yield (name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if model_type == "mixtral" else name), tensor
         return
@@ -94,7 +96,7 @@ def as_in_files(model_type, name, tensor):
     if model_type == "mixtral":
         place, names = place.replace(".mlp.", ".block_sparse_moe."), ["w1", "w3", "w2"]
     for e, matrix in enumerate(tensor):
-        parts = zip(names[:2], matrix.chunk(2)) if kind == "gate_up_proj" else [(names[2], matrix)]
+        parts = zip(names[:2], matrix.chunk(2)) if kind == "gate_up_proj" else [(kind if model_type == "nemotron_h" else names[2], matrix)]
         for part, values in parts:
             yield "%sexperts.%d.%s.weight" % (place, e, part), values
 
@@ -152,7 +154,7 @@ def main():
     bad = checked = 0
     for config in sorted(glob.glob(os.path.join(HERE, "*", "config.json"))):
         with open(config) as f:
-            if json.load(f).get("model_type") in ("llama", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe"):
+            if json.load(f).get("model_type") in ("llama", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe", "nemotron_h"):
                 bad += check(os.path.dirname(config))
                 checked += 1
     print("%d models, %d tensors differ" % (checked, bad))

@@ -1,0 +1,476 @@
+/*
+ * Nemotron-H: layers of one mixer each, h += mixer(norm(h)), which is a Mamba2 layer, attention
+ * that knows no positions, an MLP with squared ReLU, or a mixture of experts; a norm, an output
+ * layer of its own.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/model/model_internal.h"
+#include "lib/model/moe.h"
+#include "lib/model/text.h"
+#include "lib/nn/mamba.h"
+
+enum mixer { MAMBA, ATTENTION, MLP, EXPERTS };
+
+struct config {
+    int64_t vocab, width, inner, n_layers, pad;
+    double eps, init_std;
+    bool mlp_bias;
+    enum s2s_act act;
+    enum mixer *mixers; /* [n_layers] */
+    struct s2s_attention_shape attention;
+    struct s2s_nn_mamba_options mamba;
+    struct model_moe moe; /* of no experts where no layer has any */
+};
+
+struct layer {
+    enum mixer kind;
+    struct s2s_nn_rmsnorm norm;
+    union {
+        struct s2s_nn_mamba mamba;
+        struct s2s_nn_attention attention;
+        struct s2s_nn_mlp mlp;
+        struct s2s_nn_moe moe;
+    };
+};
+
+struct nemotron {
+    struct config config;
+    struct s2s_nn_table embed, head;
+    struct layer *layers;
+    struct s2s_nn_rmsnorm norm;
+};
+
+/* What the layers of one batch share. */
+struct shared {
+    struct s2s_nn_batch batch;
+    struct s2s_nn_mamba_batch mamba;
+};
+
+static const char *const model_types[] = {"nemotron_h", NULL};
+
+/* ---- config.json: layers ---- */
+
+static const struct {
+    enum mixer mixer;
+    char letter;
+    const char *word, *old_word; /* as transformers says it now, and said it */
+} mixers[] = {{MAMBA, 'M', "linear_attention", "mamba"},
+              {ATTENTION, '*', "full_attention", "attention"},
+              {MLP, '-', "mlp", "mlp"},
+              {EXPERTS, 'E', "moe", "moe"}};
+enum { N_MIXERS = sizeof mixers / sizeof *mixers };
+
+static int read_list(struct config *c, const struct s2s_conf *list, struct s2s_error *err)
+{
+    c->n_layers = (int64_t)list->n_items;
+    c->mixers = s2s_xcalloc(list->n_items + 1, sizeof *c->mixers);
+    for (size_t i = 0; i < list->n_items; i++) {
+        const char *word;
+        int k = 0, rc = s2s_conf_as_str(&word, list->items[i], err);
+        if (rc < 0)
+            return rc;
+        while (k < N_MIXERS && strcmp(word, mixers[k].word) && strcmp(word, mixers[k].old_word))
+            k++;
+        if (k == N_MIXERS)
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED, list->items[i],
+                                  "layer %zu is \"%s\"; known are linear_attention, "
+                                  "full_attention, mlp and moe",
+                                  i, word);
+        c->mixers[i] = mixers[k].mixer;
+    }
+    return 0;
+}
+
+static int read_pattern(struct config *c, const struct s2s_conf *node, const char *pattern,
+                        struct s2s_error *err)
+{
+    const size_t n = strlen(pattern);
+    c->n_layers = (int64_t)n;
+    c->mixers = s2s_xcalloc(n + 1, sizeof *c->mixers);
+    for (size_t i = 0; i < n; i++) {
+        int k = 0;
+        while (k < N_MIXERS && mixers[k].letter != pattern[i])
+            k++;
+        if (k == N_MIXERS)
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED, node,
+                                  "layer %zu is '%c'; known are M, *, - and E", i, pattern[i]);
+        c->mixers[i] = mixers[k].mixer;
+    }
+    return 0;
+}
+
+/* Files of today have a list, older ones a letter a layer; num_hidden_layers has no say. */
+static int read_layers(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    static const char *const lists[] = {"layers_block_type", "layer_types"};
+    static const char key[] = "hybrid_override_pattern";
+    const struct s2s_conf *list = NULL;
+    const char *pattern;
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0 && !list; i++)
+        rc = s2s_conf_get_list(&list, conf, lists[i], err);
+    if (rc < 0 || list)
+        return rc < 0 ? rc : read_list(c, list, err);
+    if ((rc = s2s_conf_get_str_or(&pattern, conf, key, NULL, err)) < 0)
+        return rc;
+    if (!pattern)
+        return s2s_conf_error(err, S2S_E_NOTFOUND, conf,
+                              "no layers: layers_block_type says what each is");
+    return read_pattern(c, s2s_conf_find(conf, key), pattern, err);
+}
+
+static bool has_mixer(const struct config *c, enum mixer mixer)
+{
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (c->mixers[i] == mixer)
+            return true;
+    return false;
+}
+
+/* ---- config.json: sizes ---- */
+
+enum { BIG = 1 << 30, MANY = 100000 };
+
+static int read_attention(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    struct s2s_attention_shape *a = &c->attention;
+    int64_t dim;
+    int rc;
+    if ((rc = s2s_conf_get_i64_or(&a->n_heads, conf, "num_attention_heads", 1, MANY, 32, err)) <
+            0 ||
+        (rc = s2s_conf_get_i64_or(&a->n_kv_heads, conf, "num_key_value_heads", 1, MANY,
+                                  s2s_conf_find(conf, "num_key_value_heads") ? a->n_heads : 8,
+                                  err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&dim, conf, "attention_head_dim", 1, BIG, 128, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&a->dim, conf, "head_dim", 1, BIG, dim, err)) < 0)
+        return rc;
+    if (a->n_heads % a->n_kv_heads)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "num_key_value_heads"),
+                              "%lld attention heads cannot share %lld key-value heads",
+                              (long long)a->n_heads, (long long)a->n_kv_heads);
+    if (has_mixer(c, ATTENTION) && !s2s_conf_is_unset(conf, "sliding_window"))
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "sliding_window"),
+                              "attention in a sliding window is not implemented");
+    return 0;
+}
+
+/* time_step_max and time_step_floor say nothing but how steps begin. */
+static int read_steps(struct s2s_nn_mamba_options *m, const struct s2s_conf *conf, bool clamp,
+                      struct s2s_error *err)
+{
+    double min;
+    int rc = s2s_conf_get_f64_or(&min, conf, "time_step_min", 0.001, err);
+    if (rc < 0 ||
+        (rc = s2s_conf_get_f64_or(&m->first_step_max, conf, "time_step_max", 0.1, err)) < 0)
+        return rc;
+    if (!(m->first_step_max > 0))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "time_step_max"),
+                              "expected more than 0");
+    m->step_min = clamp ? min : 0;
+    return 0;
+}
+
+static int read_mamba(struct config *c, const struct s2s_conf *conf, bool clamp,
+                      struct s2s_error *err)
+{
+    static const char *const acts[] = {"silu", "swish", NULL};
+    struct s2s_nn_mamba_options *m = &c->mamba;
+    struct s2s_nn_mamba_shape *s = &m->shape;
+    bool rescale;
+    int act, rc;
+    if ((rc = s2s_conf_get_i64_or(&s->n_heads, conf, "mamba_num_heads", 1, MANY, 128, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&s->dim, conf, "mamba_head_dim", 1, BIG, 64, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&s->n_groups, conf, "n_groups", 1, MANY, 8, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&s->state, conf, "ssm_state_size", 1, BIG, 128, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&s->kernel, conf, "conv_kernel", 1, 64, 4, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&m->bias, conf, "use_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&m->conv_bias, conf, "use_conv_bias", true, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&rescale, conf, "rescale_prenorm_residual", true, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&act, conf, "mamba_hidden_act", acts, 0, err)) < 0 ||
+        (rc = read_steps(m, conf, clamp, err)) < 0)
+        return rc;
+    m->width = c->width;
+    m->eps = c->eps;
+    m->out_init = rescale ? 1 / sqrt((double)(s->n_heads * s->dim * c->n_layers)) : 0;
+    if (s->n_heads % s->n_groups)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "n_groups"),
+                              "%lld heads of Mamba layers cannot form %lld groups",
+                              (long long)s->n_heads, (long long)s->n_groups);
+    return 0;
+}
+
+static int read_config(struct config *c, const struct s2s_conf *conf, bool clamp,
+                       struct s2s_error *err)
+{
+    static const char *const acts[] = {"relu2", "silu", "gelu", "relu", NULL};
+    static const enum s2s_act act_of[] = {S2S_ACT_RELU2, S2S_ACT_SILU, S2S_ACT_GELU, S2S_ACT_RELU};
+    int act, rc;
+    if ((rc = s2s_conf_get_i64_or(&c->vocab, conf, "vocab_size", 1, BIG, 131072, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->width, conf, "hidden_size", 1, BIG, 4096, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->inner, conf, "intermediate_size", 1, BIG, 21504, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG,
+                                  s2s_conf_find(conf, "pad_token_id") /* null is none */ ? -1 : 0,
+                                  err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&c->init_std, conf, "initializer_range", 0.02, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&c->eps, conf, "layer_norm_epsilon", 1e-5, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&c->mlp_bias, conf, "mlp_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&act, conf, "mlp_hidden_act", acts, 0, err)) < 0 ||
+        (rc = read_layers(c, conf, err)) < 0 || (rc = read_attention(c, conf, err)) < 0 ||
+        (rc = read_mamba(c, conf, clamp, err)) < 0)
+        return rc;
+    c->act = act_of[act];
+    if (!has_mixer(c, EXPERTS))
+        return 0;
+    return model_read_moe(&c->moe, MODEL_NEMOTRON_H, conf, c->width, c->act, err);
+}
+
+/* What checkpoints keep of the config says what was trained: steps that were not clamped, no layers
+ * that predict further tokens. */
+static int correct_config(struct s2s_model *model, bool clamp, struct s2s_error *err)
+{
+    static const char further[] = "num_nextn_predict_layers";
+    int rc = 0;
+    if (!clamp)
+        rc = s2s_conf_set_text(model->conf, "time_step_min", "1.0e-30", S2S_CONF_FROM_DERIVED,
+                               model->config_path, err);
+    if (rc == 0 && !s2s_conf_is_unset(model->conf, further))
+        rc = s2s_conf_set_text(model->conf, further, "0", S2S_CONF_FROM_DERIVED, model->config_path,
+                               err);
+    return rc;
+}
+
+/* ---- ranks ---- */
+
+/* Ranks of tp have whole heads and groups, and the same number of them. */
+static int check_ranks(const struct s2s_model *model, const struct config *c, struct s2s_error *err)
+{
+    const int ranks = s2s_group_size(model->par->tp);
+    const struct s2s_attention_shape *a = &c->attention;
+    const struct s2s_nn_mamba_shape *s = &c->mamba.shape;
+    const bool attends = has_mixer(c, ATTENTION), scans = has_mixer(c, MAMBA),
+               dense = has_mixer(c, MLP), sparse = has_mixer(c, EXPERTS);
+    const bool shared = ranks > a->n_kv_heads; /* a key-value head by several ranks */
+    const struct model_cut cuts[] = {
+        {"num_attention_heads", "attention heads", a->n_heads, !attends || a->n_heads % ranks == 0},
+        {"num_key_value_heads", "key-value heads", a->n_kv_heads,
+         !attends || (shared ? ranks % a->n_kv_heads : a->n_kv_heads % ranks) == 0},
+        {"head_dim", "rows of a key-value head", a->dim,
+         !attends || !shared || a->dim % (ranks / a->n_kv_heads) == 0},
+        {"mamba_num_heads", "heads of Mamba layers", s->n_heads, !scans || s->n_heads % ranks == 0},
+        {"n_groups", "groups of Mamba layers", s->n_groups, !scans || s->n_groups % ranks == 0},
+        {"intermediate_size", "columns of an MLP", c->inner, !dense || c->inner % ranks == 0},
+        {"moe_shared_expert_intermediate_size", "columns of the shared expert",
+         c->moe.options.shared_inner, !sparse || c->moe.options.shared_inner % ranks == 0},
+        {"vocab_size", "tokens", c->vocab, c->vocab >= ranks},
+    };
+    int rc = model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
+    if (rc < 0 || !sparse)
+        return rc;
+    return s2s_nn_moe_check(&c->moe.options, model->par, err);
+}
+
+/* ---- parameters ---- */
+
+static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap)
+{
+    const struct layer *layer = block->impl;
+    if (layer->kind == MAMBA)
+        return s2s_nn_mamba_state_bytes(&layer->mamba);
+    return layer->kind == ATTENTION ? s2s_kv_cache_bytes(&layer->attention, cap) : 0;
+}
+
+static void init_mixer(struct layer *layer, const struct s2s_nn_ctx *ctx, const struct config *c)
+{
+    switch (layer->kind) {
+    case MAMBA:
+        s2s_nn_mamba_init(&layer->mamba, ctx, &c->mamba);
+        break;
+    case ATTENTION:
+        s2s_nn_attention_init(
+            &layer->attention, ctx,
+            &(struct s2s_nn_attention_options){.width = c->width, .shape = c->attention});
+        break;
+    case MLP:
+        s2s_nn_plain_mlp_init(&layer->mlp, ctx, c->width, c->inner, c->act, c->mlp_bias);
+        break;
+    case EXPERTS:
+        s2s_nn_moe_init(&layer->moe, ctx, &c->moe.options);
+        break;
+    }
+}
+
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out);
+
+static void build_layer(struct s2s_model *model, struct nemotron *m, int idx)
+{
+    const struct config *c = &m->config;
+    struct layer *layer = &m->layers[idx];
+    const size_t begin = model->params->n;
+    char *place = s2s_xasprintf("%sbackbone.layers.%d", model->prefix, idx);
+    char *mixer = s2s_xasprintf("%s.mixer", place);
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
+    layer->kind = c->mixers[idx];
+    s2s_nn_rmsnorm_init(&layer->norm, &ctx, "norm", c->width, c->eps, 0,
+                        s2s_nn_outside(model->par));
+    ctx.place = mixer;
+    init_mixer(layer, &ctx, c);
+    free(mixer);
+    free(place);
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_layer,
+                                        .impl = layer,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .param_begin = begin,
+                                        .state_bytes = layer_state_bytes,
+                                        .hidden = idx + 1,
+                                        .pure = true},
+                    "backbone.layers.%d", idx);
+}
+
+static void run_head(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                     struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct nemotron *m = ctx->block->model->impl;
+    out[0] = model_run_head(tape, ctx, &m->norm, &m->head, in[0]);
+}
+
+static void build_head(struct s2s_model *model, struct nemotron *m,
+                       const struct s2s_param_spec *table)
+{
+    const struct config *c = &m->config;
+    const size_t begin = model->params->n;
+    char *place = s2s_xasprintf("%sbackbone", model->prefix);
+    struct s2s_nn_ctx ctx = {
+        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
+    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm_f", c->width, c->eps, 0, s2s_nn_outside(model->par));
+    free(place);
+    m->head = s2s_nn_table_of(s2s_model_add(model, table, "lm_head.weight"));
+    model_add_block(model,
+                    &(struct s2s_block){.run = run_head,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .param_begin = begin,
+                                        .hidden = (int)c->n_layers},
+                    "backbone.norm_f");
+}
+
+static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
+{
+    struct nemotron *m = model->impl = s2s_xcalloc(1, sizeof *m);
+    struct config *c = &m->config;
+    const bool clamp = !model->options.free_steps;
+    int rc = read_config(c, model->conf, clamp, err);
+    if (rc < 0 || (rc = correct_config(model, clamp, err)) < 0 ||
+        (rc = check_ranks(model, c, err)) < 0 ||
+        (rc = model_check_cp(model, c->attention.n_heads, c->attention.n_kv_heads, err)) < 0)
+        return rc;
+    if (s2s_group_size(model->par->cp) > 1 && has_mixer(c, MAMBA))
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, model->conf,
+                              "Mamba layers take whole sequences (mesh.cp)");
+    model->vocab_size = c->vocab;
+    model->hidden_size = c->width;
+    model->pad_token_id = (int32_t)c->pad;
+    const struct s2s_param_spec table =
+        s2s_nn_table_spec(model->par, c->vocab, c->width, c->init_std);
+    const size_t begin = model->params->n;
+    m->embed = s2s_nn_table_of(s2s_model_add(model, &table, "backbone.embeddings.weight"));
+    model_add_block(model,
+                    &(struct s2s_block){.run = model_run_embed, .n_out = 1, .param_begin = begin},
+                    "backbone.embeddings");
+    m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
+    for (int i = 0; i < c->n_layers; i++)
+        build_layer(model, m, i);
+    build_head(model, m, &table);
+    return 0;
+}
+
+static void nemotron_free(void *impl)
+{
+    struct nemotron *m = impl;
+    free(m->config.mixers);
+    free(m->layers);
+    free(m);
+}
+
+/* ---- forward ---- */
+
+static struct s2s_tensor *nemotron_embed(const struct s2s_model *model, const struct s2s_pass *pass)
+{
+    const struct nemotron *m = model->impl;
+    return model_embed_ids(model, pass, &m->embed, 1);
+}
+
+/* Bounds of the rows inside of tp regions: behind the last token there may be a sequence of rows
+ * that nobody reads. */
+static void *nemotron_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
+{
+    const struct nemotron *m = model->impl;
+    const struct s2s_batch *batch = pass->batch;
+    const struct s2s_decode *decode = pass->fwd->decode;
+    struct shared *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
+    struct s2s_nn_batch *b = &shared->batch;
+    const int64_t n_rows = s2s_nn_rows(&pass->tp, batch->n_tokens);
+    const int64_t n_seqs = batch->n_seqs + (n_rows > batch->n_tokens);
+    /* one sequence goes on where its cache ends */
+    const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
+    int32_t *cu = s2s_xcalloc((size_t)n_seqs + 1, sizeof *cu);
+    memcpy(cu, batch->cu_seqlens, ((size_t)batch->n_seqs + 1) * sizeof *cu);
+    cu[n_seqs] = (int32_t)n_rows;
+    b->tp = shared->mamba.tp = pass->tp;
+    b->balance = has_mixer(&m->config, EXPERTS) ? model_balance(pass, n_rows) : NULL;
+    b->cp = model_spans_cp(model, pass, n_rows);
+    if (!b->cp)
+        b->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, n_seqs, true);
+    shared->mamba.seqs = s2s_op_seqs(pass->tape, cu, n_seqs);
+    free(cu);
+    return shared;
+}
+
+static struct s2s_tensor *mix(struct s2s_tape *tape, const struct layer *layer,
+                              const struct s2s_block_ctx *ctx, struct s2s_tensor *x)
+{
+    const struct shared *shared = ctx->shared;
+    const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
+    switch (layer->kind) {
+    case MAMBA:
+        return s2s_nn_mamba(tape, &layer->mamba, x, &shared->mamba, ctx->state);
+    case ATTENTION:
+        return s2s_nn_attention(tape, &layer->attention, x, &shared->batch, &cache);
+    case MLP:
+        return s2s_nn_mlp(tape, &layer->mlp, &shared->batch.tp, x);
+    case EXPERTS:
+        return s2s_nn_moe(tape, &layer->moe, &shared->batch.tp, x, shared->batch.balance);
+    }
+    S2S_BUG("%s: a layer of kind %d", tape->layer, (int)layer->kind);
+}
+
+static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
+                      struct s2s_tensor *const *in, struct s2s_tensor **out)
+{
+    const struct layer *layer = ctx->block->impl;
+    const char *place = tape->layer;
+    s2s_tape_layer(tape, "%s.mixer", place);
+    struct s2s_tensor *x = mix(tape, layer, ctx, s2s_nn_rmsnorm(tape, &layer->norm, in[0]));
+    tape->layer = place;
+    out[0] = s2s_op_add_to(tape, x, in[0]);
+}
+
+const struct s2s_model_kind s2s_model_nemotron_h = {
+    .model_types = model_types,
+    .dropped = "mtp.",
+    .build = nemotron_build,
+    .check = model_check_text,
+    .prepare = nemotron_prepare,
+    .embed = nemotron_embed,
+    .free_impl = nemotron_free,
+};

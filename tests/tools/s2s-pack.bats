@@ -173,7 +173,7 @@ PY
     echo '{"id":"u0","input_ids":[7,1],"loss_mask":[0,1],"input_ids":[7,2]}' >twice.jsonl
     exits 1 s2s-pack --ids twice.jsonl --tokens 64 -o out.s2s
     says "twice.jsonl:1:"
-    says 'duplicate object key near .*input_ids'
+    says "duplicate object key near '\"input_ids\"'"
     echo '{"audio_filepath":"wav/a.wav","duration":1.0,"text":"a","text":"b"}' >twice.jsonl
     exits 1 s2s-pack --manifest twice.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
     says "twice.jsonl:1:"

@@ -506,8 +506,14 @@ int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
     int rc = open_file(&file, path, err);
     if (rc == 0) {
         audio_known_find(&facts, opt->known, &file.st);
+        /* of a part only its pages are mapped in: the digest reads the file piece by piece */
         const bool is_part = opt->offset_s > 0 || opt->duration_s > 0;
-        rc = map_file(&file, !is_part || (opt->digest && !facts.xxh3[0]), err);
+        if (is_part && opt->digest && !facts.xxh3[0] &&
+            (rc = s2s_digest_file(facts.xxh3, path, err)) < 0) {
+            close_file(&file);
+            return rc; /* names the file already */
+        }
+        rc = map_file(&file, !is_part, err);
     }
     if (rc == 0)
         rc = decode_bytes(out, file.bytes, file.len, opt, &facts, err);

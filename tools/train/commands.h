@@ -9,6 +9,7 @@
 #include "lib/mesh/mesh.h"
 #include "lib/train/recipe.h"
 
+struct s2s_conf;
 struct s2s_error;
 
 /* The ranks of this launch; NULL until train_launch. main closes it. */
@@ -29,6 +30,10 @@ error_t train_parse_args(int key, char *arg, struct argp_state *state, struct tr
 void train_args_release(struct train_args *args);
 /* Threads, ranks, recipe with its overrides, rules. Collective. */
 int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_error *err);
+/* The same with a recipe that no file has: takes conf, also on failure. What is done with it need
+ * not be training. */
+int train_launch_conf(struct s2s_recipe *recipe, struct s2s_conf *conf, char *const *overrides,
+                      size_t n, const struct s2s_common *common, struct s2s_error *err);
 
 int train_train(int argc, char **argv, struct s2s_error *err);
 int train_eval(int argc, char **argv, struct s2s_error *err);

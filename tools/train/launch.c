@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/conf/conf.h"
 #include "lib/train/trainer.h"
 #include "tools/train/commands.h"
 
@@ -38,24 +39,46 @@ void train_args_release(struct train_args *args)
     args->overrides = NULL;
 }
 
+static int open_ranks(const struct s2s_common *common, struct s2s_error *err)
+{
+    omp_set_num_threads(common->jobs);
+    int rc = s2s_mesh_open(&train_mesh, NULL, err);
+    /* messages that are no rank's own come from rank 0 */
+    if (rc == 0 && s2s_mesh_rank(train_mesh) > 0)
+        s2s_log_set_verbosity(common->verbosity > 1 ? common->verbosity : -1);
+    return rc;
+}
+
+/* The recipe as it was read (rc), against the ranks that there are. */
+static int agree(struct s2s_recipe *recipe, int rc, bool trains, struct s2s_error *err)
+{
+    if (rc == 0)
+        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), trains, err);
+    if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) == 0)
+        s2s_mesh_set_timeout(train_mesh, recipe->timeout_s);
+    return rc;
+}
+
 int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_error *err)
 {
-    omp_set_num_threads(args->common.jobs);
-    int rc = s2s_mesh_open(&train_mesh, NULL, err);
+    int rc = open_ranks(&args->common, err);
     if (rc < 0)
         return rc;
-    /* messages that are no rank's own come from rank 0 */
-    if (s2s_mesh_rank(train_mesh) > 0)
-        s2s_log_set_verbosity(args->common.verbosity > 1 ? args->common.verbosity : -1);
     if (args->common.seed_given) { /* the recipe that is kept has it, too */
         snprintf(args->seed, sizeof args->seed, "seed=%lld", (long long)args->common.seed);
         add_override(args, args->seed);
     }
     rc = s2s_recipe_read(recipe, args->recipe, args->overrides, args->n_overrides, err);
-    if (rc == 0)
-        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), !args->evaluates, err);
-    if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) < 0)
+    return agree(recipe, rc, !args->evaluates, err);
+}
+
+int train_launch_conf(struct s2s_recipe *recipe, struct s2s_conf *conf, char *const *overrides,
+                      size_t n, const struct s2s_common *common, struct s2s_error *err)
+{
+    int rc = open_ranks(common, err);
+    if (rc < 0) {
+        s2s_conf_free(conf);
         return rc;
-    s2s_mesh_set_timeout(train_mesh, recipe->timeout_s);
-    return 0;
+    }
+    return agree(recipe, s2s_recipe_take(recipe, conf, overrides, n, err), false, err);
 }

@@ -125,14 +125,7 @@ static void add_params(struct probe *p, const char *prefix, bool gradient)
 
 /* ---- optimizer ---- */
 
-/* The object `optimizer` of an expected.json: options, and the learning rate of each step. */
-struct optimizer {
-    struct s2s_adamw_options options;
-    double *lr; /* [n_lr]; the last one also serves the steps after it */
-    size_t n_lr;
-};
-
-static int read_lr(struct optimizer *o, const struct s2s_conf *conf, struct s2s_error *err)
+static int read_lr(struct probe_optimizer *o, const struct s2s_conf *conf, struct s2s_error *err)
 {
     const struct s2s_conf *lr = s2s_conf_find(conf, "lr");
     bool many = lr && lr->kind == S2S_CONF_LIST && lr->n_items > 0;
@@ -146,7 +139,7 @@ static int read_lr(struct optimizer *o, const struct s2s_conf *conf, struct s2s_
     return rc;
 }
 
-static int read_optimizer(struct optimizer *o, const char *path, struct s2s_error *err)
+static int read_optimizer(struct probe_optimizer *o, const char *path, struct s2s_error *err)
 {
     struct s2s_conf *root = NULL;
     struct s2s_adamw_options *opt = &o->options;
@@ -168,18 +161,17 @@ static int read_optimizer(struct optimizer *o, const char *path, struct s2s_erro
     return rc;
 }
 
-static void update(struct s2s_optim *optim, const struct optimizer *o, int step)
+static void update(struct s2s_optim *optim, const struct probe_optimizer *o, int step)
 {
-    double lr = o->lr[(size_t)step < o->n_lr ? (size_t)step : o->n_lr - 1];
     double factor = s2s_optim_clip_factor(optim, s2s_optim_grad_norm(optim));
-    s2s_optim_step(optim, lr, o->options.weight_decay, factor);
+    s2s_optim_step(optim, probe_lr(o, step), o->options.weight_decay, factor);
 }
 
 /* ---- command line ---- */
 
-struct probe_options {
-    struct s2s_common common;
-    const char *model, *inputs, *out, *optimizer;
+struct probe_args {
+    struct s2s_common common; /* first: it begins with the shared options */
+    const char *model, *inputs, *out, *optimizer, *mesh;
     bool grads;
     int steps, layout, multiple, batch_norm, precision;
 };
@@ -194,7 +186,8 @@ enum {
     KEY_LAYOUT,
     KEY_MULTIPLE,
     KEY_BATCH_NORM,
-    KEY_PRECISION
+    KEY_PRECISION,
+    KEY_MESH
 };
 
 static const struct argp_option argp_options[] = {
@@ -215,6 +208,10 @@ static const struct argp_option argp_options[] = {
      0},
     {"precision", KEY_PRECISION, "fp32|bf16-mixed", 0,
      "What activations and weights are computed in (default fp32)", 0},
+    {"mesh", KEY_MESH, "LIST", 0,
+     "Run as s2s-train does on the ranks of a mesh, such as tp=2,cp=2,sequence_parallel=true (keys "
+     "of a recipe's mesh), and gather gradients and parameters",
+     0},
     {0},
 };
 
@@ -223,7 +220,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     static const char *const layouts[] = {"packed", "bshd", NULL};
     static const char *const norms[] = {"frozen", "batch", NULL};
     static const char *const precisions[] = {"fp32", "bf16-mixed", NULL};
-    struct probe_options *opt = state->input;
+    struct probe_args *opt = state->input;
     switch (key) {
     case KEY_MODEL:
         opt->model = arg;
@@ -255,6 +252,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_PRECISION:
         opt->precision = s2s_arg_choice(state, "precision", arg, precisions);
         return 0;
+    case KEY_MESH:
+        opt->mesh = arg;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "no input expected, found '%s'", arg);
         return 0;
@@ -265,6 +265,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--model, --inputs and --out are needed");
         if (opt->steps && !opt->optimizer)
             argp_error(state, "--steps needs --optimizer");
+        if (opt->mesh && (opt->layout || opt->multiple > 1 || opt->batch_norm))
+            argp_error(state, "--mesh takes utterances as packs: leave out --layout, --multiple "
+                              "and --batch-norm");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -279,7 +282,9 @@ static const struct argp probe_argp = {
     "parameters after some steps.\v"
     "s2s-train-probe(1) lists the names in both files.\n\n"
     "Example:\n"
-    "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n\n"
+    "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n"
+    "  mpirun -n 2 s2s-train probe --model D --inputs batch.safetensors --out o.safetensors "
+    "--grads --mesh tp=2\n\n"
     "Exit status: 0 done, 1 the weights or the batch are bad, 2 the command line is bad or an "
     "input cannot be opened.\n"
     "See also: s2s-train(1)",
@@ -289,7 +294,7 @@ static const struct argp probe_argp = {
 
 /* ---- the run ---- */
 
-static int choose_family(struct probe *p, struct s2s_error *err)
+int probe_choose_family(struct probe *p, struct s2s_error *err)
 {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (families[i]->matches(p->model)) {
@@ -326,8 +331,8 @@ static int run_step(struct probe *p, struct s2s_tape *tape, bool first, struct s
     return s2s_device_sync(p->device, err);
 }
 
-static int run_steps(struct probe *p, const struct probe_options *opt,
-                     const struct optimizer *optimizer, struct s2s_error *err)
+static int run_steps(struct probe *p, const struct probe_args *opt,
+                     const struct probe_optimizer *optimizer, struct s2s_error *err)
 {
     struct s2s_tape *tape = s2s_tape_new(p->device, opt->grads || opt->steps || opt->batch_norm);
     struct s2s_optim *optim = NULL;
@@ -353,35 +358,50 @@ static int run_steps(struct probe *p, const struct probe_options *opt,
     return rc;
 }
 
-static int run(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
+static int run_here(struct probe *p, const struct probe_args *opt,
+                    const struct probe_optimizer *optimizer, struct s2s_error *err)
 {
     const struct s2s_model_options options = {.batch_norm_batch = p->batch_norm_batch};
-    struct optimizer optimizer = {0};
-    int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
-                                     2, err);
-    if (rc < 0 || (rc = s2s_device_open(&p->device, NULL, err)) < 0 ||
+    int rc = s2s_device_open(&p->device, NULL, err);
+    if (rc < 0 ||
         (rc = s2s_device_work_in(p->device, opt->precision ? S2S_BF16 : S2S_F32, err)) < 0 ||
         (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
-        (rc = choose_family(p, err)) < 0 || (rc = s2s_params_finish(p->model->params, err)) < 0)
+        (rc = probe_choose_family(p, err)) < 0 ||
+        (rc = s2s_params_finish(p->model->params, err)) < 0)
         return rc;
     if ((rc = s2s_model_load(p->model, err)) < 0 ||
         (rc = s2s_safetensors_open(&p->inputs, opt->inputs, err)) < 0)
         return rc;
-    if ((rc = p->family->prepare(p, err)) < 0)
+    if ((rc = p->family->prepare(p, err)) < 0 || (rc = run_steps(p, opt, optimizer, err)) < 0)
         return s2s_error_add(err, rc, "%s", opt->inputs);
-    if (opt->steps)
-        rc = read_optimizer(&optimizer, opt->optimizer, err);
-    if (rc == 0 && (rc = run_steps(p, opt, &optimizer, err)) < 0)
-        s2s_error_add(err, rc, "%s", opt->inputs);
-    free(optimizer.lr);
-    if (rc < 0)
-        return rc;
     return s2s_safetensors_save(opt->out, p->out, p->n_out, NULL, 0, err);
+}
+
+static int run(struct probe *p, const struct probe_args *opt, struct s2s_error *err)
+{
+    struct probe_optimizer optimizer = {.lr = NULL};
+    const struct probe_options options = {.common = &opt->common,
+                                          .model = opt->model,
+                                          .inputs = opt->inputs,
+                                          .out = opt->out,
+                                          .mesh = opt->mesh,
+                                          .grads = opt->grads,
+                                          .steps = opt->steps,
+                                          .dtype = opt->precision ? S2S_BF16 : S2S_F32};
+    int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
+                                     2, err);
+    if (rc == 0 && opt->steps)
+        rc = read_optimizer(&optimizer, opt->optimizer, err);
+    if (rc == 0)
+        rc = opt->mesh ? probe_mesh(p, &options, &optimizer, err)
+                       : run_here(p, opt, &optimizer, err);
+    free(optimizer.lr);
+    return rc;
 }
 
 int train_probe(int argc, char **argv, struct s2s_error *err)
 {
-    struct probe_options opt = {.common = S2S_COMMON_DEFAULT, .multiple = 1};
+    struct probe_args opt = {.common = S2S_COMMON_DEFAULT, .multiple = 1};
     s2s_tool_parse(&probe_argp, argc, argv, &opt);
     omp_set_num_threads(opt.common.jobs);
     struct probe p = {.layout = (enum probe_layout)opt.layout,
@@ -391,7 +411,8 @@ int train_probe(int argc, char **argv, struct s2s_error *err)
     int rc = run(&p, &opt, err);
     free(p.out);
     s2s_safetensors_release(&p.inputs);
-    s2s_model_free(p.model);
+    if (!opt.mesh)
+        s2s_model_free(p.model);
     s2s_device_close(p.device);
     s2s_arena_release(&p.host);
     return rc;

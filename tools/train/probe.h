@@ -8,7 +8,9 @@
 
 #include "lib/io/safetensors.h"
 #include "lib/model/model.h"
+#include "lib/optim/optim.h"
 
+struct s2s_common;
 struct s2s_error;
 
 enum probe_layout { PROBE_PACKED, PROBE_BSHD };
@@ -35,6 +37,7 @@ struct probe {
     struct s2s_safetensors inputs;
     const struct probe_family *family;
     struct s2s_batch batch;
+    const int32_t *clip_slot;  /* where each clip begins; NULL: there is none */
     struct s2s_forward wanted; /* want_* and seed of every forward pass */
     double loss_scale;         /* the loss that is written: the sum times this */
     struct s2s_arena host;     /* of probe_alloc */
@@ -60,6 +63,41 @@ bool probe_has_input(const struct probe *probe, const char *name);
 /* Adds an output tensor; name is copied, data must live until the probe's end (probe_alloc). */
 void probe_add(struct probe *probe, const char *name, enum s2s_dtype dtype, int n_dims,
                const int64_t *shape, const void *data);
+
+/* The family of probe->model. UNSUPPORTED: a model that probe cannot run. */
+int probe_choose_family(struct probe *probe, struct s2s_error *err);
+
+/* The object `optimizer` of an expected.json: options, and the learning rate of each step. */
+struct probe_optimizer {
+    struct s2s_adamw_options options;
+    double *lr; /* [n_lr]; the last one also serves the steps after it */
+    size_t n_lr;
+};
+
+static inline double probe_lr(const struct probe_optimizer *o, int step)
+{
+    return o->n_lr == 0 ? 0 : o->lr[(size_t)step < o->n_lr ? (size_t)step : o->n_lr - 1];
+}
+
+/* What the command line says, beside what is in struct probe; all borrowed. */
+struct probe_options {
+    const struct s2s_common *common;
+    const char *model, *inputs, *out;
+    const char *mesh; /* "tp=2,cp=2": keys of a recipe's mesh */
+    bool grads;
+    int steps;
+    enum s2s_dtype dtype;
+};
+
+/*
+ * The same numbers of a mesh, by the trainer's own step (probe_mesh.c): loss, norm of the
+ * gradients, and gradients and parameters gathered over the ranks, without activations. Utterances
+ * go to the ranks of dp in turn; with stages of a pipeline each is a microbatch, else those of a
+ * rank are one. Ranks that hold copies which differ are a failure. Opens probe->model, which the
+ * caller does not own, for the call. Collective over the launch; rank 0 writes.
+ */
+int probe_mesh(struct probe *probe, const struct probe_options *options,
+               const struct probe_optimizer *optimizer, struct s2s_error *err);
 
 int train_probe(int argc, char **argv, struct s2s_error *err);
 

@@ -160,6 +160,7 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     b->seq_lens = s->lens;
     struct s2s_media *audio = &b->media[0];
     audio->rows = s->audio_frames;
+    p->clip_slot = s->audio_slot;
     int32_t *slots = probe_alloc(p, (size_t)(s2s_media_n_rows(audio) + 1) * sizeof *slots);
     s2s_media_slots(slots, s->audio_slot, s->audio_frames, audio->n);
     audio->slot_of_row = slots;

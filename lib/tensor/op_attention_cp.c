@@ -92,6 +92,41 @@ struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, in
     return cp;
 }
 
+/* Chunk `half` of what rank `from` has, with the nearest of which our queries are nearer than the
+ * window. */
+static struct s2s_spans of_chunk(struct s2s_tape *tape, const struct s2s_spans_cp *cp,
+                                 const int32_t *cu, int64_t n_seqs, int32_t from, int32_t half)
+{
+    const int32_t last = 2 * cp->group->size - 1, rank = cp->group->rank;
+    const int32_t own[] = {rank, last - rank}, chunk = half ? last - from : from;
+    struct s2s_span *spans = s2s_xmalloc((size_t)(2 * n_seqs + 1) * sizeof *spans);
+    int64_t n = 0;
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const int32_t len = (cu[s + 1] - cu[s]) / 2;
+        for (int32_t i = 0; i < 2; i++) {
+            const int32_t shift = (own[i] - chunk) * len;
+            if (own[i] >= chunk && shift - len + 1 < cp->window)
+                spans[n++] =
+                    (struct s2s_span){cu[s] + i * len, len, cu[s] + half * len, len, shift};
+        }
+    }
+    const struct s2s_spans out = tensor_spans(tape, spans, n, cp->n, cp->n);
+    free(spans);
+    return out;
+}
+
+void s2s_op_spans_cp_window(struct s2s_tape *tape, struct s2s_spans_cp *cp, const int32_t *cu,
+                            int64_t n_seqs, int64_t window)
+{
+    const int size = s2s_group_size(cp->group);
+    cp->window = window;
+    if (size == 1 || cp->comm != S2S_CP_P2P)
+        return;
+    cp->chunks = s2s_tape_host_alloc(tape, (size_t)(2 * size) * sizeof *cp->chunks);
+    for (int32_t i = 0; i < 2 * size; i++)
+        cp->chunks[i] = of_chunk(tape, cp, cu, n_seqs, i / 2, i % 2);
+}
+
 /* ---- matrices in scratch ---- */
 
 static struct s2s_mat scratch_mat(struct s2s_tape *tape, int64_t rows, int64_t cols,
@@ -413,45 +448,78 @@ static void wait_for(struct s2s_tape *tape, const struct ring *ring)
         ring->group->ops->wait(ring->group, tensor_queue(tape), ring->ticket);
 }
 
-/* What this rank's queries see of the keys that are here in a step. */
-static const struct s2s_spans *spans_at(const struct s2s_spans_cp *cp, int step)
+/* What this rank's queries see of the keys that are here in a step, in up to two parts. Gives how
+ * many there are: with a window a chunk each, as distances count. */
+static int spans_at(const struct attention *a, int step, const struct s2s_spans **spans)
 {
-    const int rank = cp->group->rank;
-    return step == 0 ? &cp->own : step <= rank ? &cp->lower : &cp->higher;
+    const struct s2s_spans_cp *cp = a->cp;
+    const int rank = cp->group->rank, size = cp->group->size;
+    spans[0] = step == 0 ? &cp->own : step <= rank ? &cp->lower : &cp->higher;
+    if (a->shape.window == 0)
+        return 1;
+    spans[0] = &cp->chunks[2 * ((rank + size - step) % size)];
+    spans[1] = spans[0] + 1;
+    return 2;
+}
+
+/* The output of the first keys, or that of more of them, which is merged: o and lse of all rows. */
+static void add_keys(struct s2s_tape *tape, const struct attention *a,
+                     const struct s2s_spans *spans, struct s2s_mat kv,
+                     const struct s2s_k_attention_merge *merge)
+{
+    struct s2s_k_attention args = arguments(a, spans);
+    take_kv(a, kv, &args.k, &args.v);
+    if (merge) {
+        args.o = merge->part;
+        args.lse = (float *)merge->part_lse;
+    }
+    run(tape, &args);
+    if (merge)
+        tensor_k(tape)->attention_merge(tensor_queue(tape), merge);
 }
 
 static void ring_forward(struct s2s_tape *tape, const struct attention *a)
 {
     const struct s2s_spans_cp *cp = a->cp;
     const int64_t n = cp->n, heads = a->shape.n_heads;
-    const struct s2s_mat part = scratch_mat(tape, n, a->q_width, a->o.dtype);
-    float *lse = s2s_tape_scratch(tape, (size_t)(n * heads) * sizeof *lse);
+    struct s2s_k_attention_merge merge = {
+        .o = a->o, .lse = a->lse, .n_q = n, .n_heads = heads, .dim = a->shape.dim};
+    merge.part = scratch_mat(tape, n, a->q_width, a->o.dtype);
+    merge.part_lse = s2s_tape_scratch(tape, (size_t)(n * heads) * sizeof(float));
     struct ring ring = open_ring(tape, a);
     const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
     for (int step = 0; step < cp->group->size; step++) {
         struct s2s_transfer list[2];
+        const struct s2s_spans *spans[2];
         const struct s2s_mat kv = ring.kv[step % 2];
-        struct s2s_k_attention args = arguments(a, spans_at(cp, step));
+        const int n_parts = spans_at(a, step, spans);
         const bool last = step + 1 == cp->group->size;
         start(tape, &ring, list, last ? 0 : add_messages(list, &ring, kv, ring.kv[1 - step % 2]));
-        take_kv(a, kv, &args.k, &args.v);
-        if (step > 0) {
-            args.o = part;
-            args.lse = lse;
-        }
-        run(tape, &args);
-        if (step > 0)
-            tensor_k(tape)->attention_merge(tensor_queue(tape),
-                                            &(struct s2s_k_attention_merge){.o = a->o,
-                                                                            .part = part,
-                                                                            .lse = a->lse,
-                                                                            .part_lse = lse,
-                                                                            .n_q = n,
-                                                                            .n_heads = heads,
-                                                                            .dim = a->shape.dim});
+        for (int i = 0; i < n_parts; i++)
+            if (step + i == 0 || spans[i]->n_spans > 0)
+                add_keys(tape, a, spans[i], kv, step + i == 0 ? NULL : &merge);
         wait_for(tape, &ring);
     }
     s2s_tape_scratch_release(tape, before);
+}
+
+/* All that the queries see of the keys kv: the first part stores the gradients of the keys, though
+ * it may see none. */
+static void run_parts(struct s2s_tape *tape, const struct attention *a, int step, struct s2s_mat kv,
+                      struct s2s_k_attention_backward *args)
+{
+    const struct s2s_spans *spans[2];
+    const int n_parts = spans_at(a, step, spans);
+    struct s2s_k_attention_backward part = *args;
+    for (int i = 0; i < n_parts; i++) {
+        if (i > 0 && spans[i]->n_spans == 0)
+            continue;
+        part.forward = arguments(a, spans[i]);
+        take_kv(a, kv, &part.forward.k, &part.forward.v);
+        part.accumulate_dq = args->accumulate_dq || i > 0;
+        part.accumulate_dk = part.accumulate_dv = i > 0;
+        run_backward(tape, &part);
+    }
 }
 
 /*
@@ -486,10 +554,8 @@ static void ring_backward(struct s2s_tape *tape, const struct attention *a, stru
         if (passes_on)
             n_messages += add_messages(list + n_messages, &ring, grads[1 - step % 2], arrived);
         start(tape, &ring, list, n_messages);
-        args.forward = arguments(a, spans_at(cp, step));
-        take_kv(a, kv, &args.forward.k, &args.forward.v);
         take_kv(a, d_kv, &args.dk, &args.dv);
-        run_backward(tape, &args);
+        run_parts(tape, a, step, kv, &args);
         args.accumulate_dq = true;
         wait_for(tape, &ring);
         if (passes_on)
@@ -530,8 +596,9 @@ static void check(const struct s2s_tape *tape, const struct s2s_spans_cp *cp,
     if (cp->comm == S2S_CP_ALL_TO_ALL && (shape->n_heads % size || shape->n_kv_heads % size))
         S2S_BUG("%s: %lld heads and %lld of keys over %d ranks", tape->layer,
                 (long long)shape->n_heads, (long long)shape->n_kv_heads, size);
-    if (cp->comm == S2S_CP_P2P && shape->window > 0)
-        S2S_BUG("%s: a window in a ring", tape->layer);
+    if (cp->comm == S2S_CP_P2P && shape->window > 0 && shape->window != cp->window)
+        S2S_BUG("%s: a window of %lld in a ring; the spans are of %lld", tape->layer,
+                (long long)shape->window, (long long)cp->window);
 }
 
 /* What is only wanted by a backward is in scratch where there is none. */

@@ -109,17 +109,26 @@ struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *
 struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
                                      const double *inv_freq, int64_t dim, double factor)
 {
-    int64_t n = s2s_tensor_numel(positions), half = dim / 2;
+    int64_t n = s2s_tensor_numel(positions);
     struct s2s_tensor *table = s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){n, dim});
-    struct s2s_tensor *freq = s2s_tape_upload(tape, S2S_F64, 1, &half, inv_freq);
-    tensor_k(tape)->rope_table(tensor_queue(tape),
-                               &(struct s2s_k_rope_table){.positions = positions->data,
-                                                          .inv_freq = freq->data,
-                                                          .table = table->data,
-                                                          .n = n,
-                                                          .dim = dim,
-                                                          .factor = factor});
+    s2s_op_rope_rows(tape, table, positions, 0, n, inv_freq, factor);
     return table;
+}
+
+void s2s_op_rope_rows(struct s2s_tape *tape, struct s2s_tensor *table,
+                      const struct s2s_tensor *positions, int64_t begin, int64_t n,
+                      const double *inv_freq, double factor)
+{
+    const int64_t dim = s2s_tensor_cols(table), half = dim / 2;
+    struct s2s_tensor *freq = s2s_tape_upload(tape, S2S_F64, 1, &half, inv_freq);
+    tensor_k(tape)->rope_table(
+        tensor_queue(tape),
+        &(struct s2s_k_rope_table){.positions = (const int32_t *)positions->data + begin,
+                                   .inv_freq = freq->data,
+                                   .table = (float *)table->data + begin * dim,
+                                   .n = n,
+                                   .dim = dim,
+                                   .factor = factor});
 }
 
 struct rope_saved {

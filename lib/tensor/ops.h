@@ -66,6 +66,10 @@ struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *
  * factor (1: none). */
 struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
                                      const double *inv_freq, int64_t dim, double factor);
+/* Rows [begin, begin + n) of such a table anew, with other frequencies. */
+void s2s_op_rope_rows(struct s2s_tape *tape, struct s2s_tensor *table,
+                      const struct s2s_tensor *positions, int64_t begin, int64_t n,
+                      const double *inv_freq, double factor);
 /* Rotates every head of x [T, n_heads * dim], its first components where the table is narrower.
  * Takes over the memory of x. */
 struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
@@ -116,6 +120,10 @@ struct s2s_spans_cp {
     struct s2s_tensor *order; /* I32 [n * R], see below; NULL for p2p */
     struct s2s_spans own;     /* all_gather: of this rank's queries; a2a: of all; p2p: at home */
     struct s2s_spans lower, higher; /* p2p: of keys that come from a rank below, or above */
+    /* p2p, of layers with this window: [2 R] of the first and the second chunks that come from each
+     * rank, of which our queries see those that are near; NULL: no layer has one */
+    struct s2s_spans *chunks;
+    int64_t window;
 };
 /*
  * Of this rank's bounds cu (host [n_seqs + 1], all even) among its n rows; those behind the last
@@ -126,6 +134,9 @@ struct s2s_spans_cp {
 struct s2s_spans_cp s2s_op_spans_cp(struct s2s_tape *tape, const int32_t *cu, int64_t n_seqs,
                                     int64_t n, const int32_t *order, const struct s2s_group *group,
                                     enum s2s_cp_comm comm);
+/* For layers with a window, of the same bounds. */
+void s2s_op_spans_cp_window(struct s2s_tape *tape, struct s2s_spans_cp *cp, const int32_t *cu,
+                            int64_t n_seqs, int64_t window);
 /* s2s_op_attention of this rank's rows; spans are kept. Collective as those below. */
 struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor *q,
                                        struct s2s_tensor *k, struct s2s_tensor *v,

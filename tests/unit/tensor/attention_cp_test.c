@@ -182,6 +182,8 @@ static void run_rank(const struct s2s_group *g, void *ctx)
     struct pass pass = {s2s_op_spans_cp(tape, own, problem.n_seqs, rows + behind,
                                         problem.comm == S2S_CP_P2P ? NULL : order, g,
                                         problem.comm)};
+    if (problem.shape.window > 0)
+        s2s_op_spans_cp_window(tape, &pass.spans, own, problem.n_seqs, problem.shape.window);
     float *buf = s2s_xcalloc(MAX_ROWS * MAX_WIDTH, sizeof *buf);
     struct s2s_tensor *in[N_ARRAYS];
     for (int i = 0; i < N_ARRAYS; i++) {
@@ -277,9 +279,12 @@ static void windows_are_of_the_whole_sequence(void **state)
     static const int windows[] = {1, 5, 16, 100};
     for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
         for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
-            for (int comm = S2S_CP_ALL_GATHER; comm < S2S_CP_P2P; comm++) {
+            for (int comm = S2S_CP_ALL_GATHER; comm <= S2S_CP_P2P; comm++) {
                 struct problem p = packs(n_ranks, (enum s2s_cp_comm)comm);
                 p.shape.window = windows[i];
+                hold_against_whole(&p);
+                p.n_behind = 3;
+                p.no_label = i % 2;
                 hold_against_whole(&p);
             }
 }

@@ -133,6 +133,8 @@ void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
 
 /* Whether this machine multiplies BF16 itself: else cpu_bgemm must not be called. */
 bool cpu_has_bgemm(void);
+/* Before the first product; more than once does no harm. */
+void cpu_gemm_open(void);
 /*
  * One thread's product of BF16 matrices, accumulated in fp32, rounded once: c[m,n] = op(a) op(b) +
  * bias (+ c), of c BF16 or F32. Each combination of sizes and strides costs a fraction of a

@@ -5,6 +5,7 @@
  * oneDNN's C interface has a function for fp32 alone. Products of BF16 are primitives, each for one
  * combination of sizes and strides, which every thread keeps for itself until it ends.
  */
+#include <dlfcn.h>
 #include <dnnl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,13 +14,47 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 
+static void out_of_memory(void)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    s2s_error_set(&err, S2S_E_NOMEM, "out of memory while oneDNN prepares a product");
+    s2s_out_of_memory(&err);
+}
+
+/*
+ * C++'s operator new calls a handler when memory is out. oneDNN makes code and tables with it, and
+ * would throw an exception through the C functions above it, which aborts. The name is that of
+ * std::set_new_handler in the C++ library that oneDNN brings along.
+ */
+void cpu_gemm_open(void)
+{
+    typedef void (*handler)(void);
+    handler (*set)(handler) =
+        (handler(*)(handler))dlsym(RTLD_DEFAULT, "_ZSt15set_new_handlerPFvvE");
+    if (set)
+        set(out_of_memory);
+}
+
+/* Memory that oneDNN could not have is not our bug. */
+static void fail(dnnl_status_t status, const char *what, int64_t m, int64_t n, int64_t k)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (status != dnnl_out_of_memory)
+        S2S_BUG("oneDNN's %s: status %d for %lld x %lld x %lld", what, (int)status, (long long)m,
+                (long long)n, (long long)k);
+    s2s_error_set(&err, S2S_E_NOMEM, "out of memory in a product of %lld x %lld x %lld",
+                  (long long)m, (long long)n, (long long)k);
+    s2s_out_of_memory(&err);
+}
+
 void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                int64_t ldc)
 {
-    if (dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta,
-                   c, ldc) != dnnl_success)
-        S2S_BUG("dnnl_sgemm refused %lld x %lld x %lld", (long long)m, (long long)n, (long long)k);
+    dnnl_status_t status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a,
+                                      lda, b, ldb, beta, c, ldc);
+    if (status != dnnl_success)
+        fail(status, "sgemm", m, n, k);
 }
 
 /* ---- BF16 ---- */
@@ -59,8 +94,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void check(dnnl_status_t status, const char *what, const struct key *key)
 {
     if (status != dnnl_success)
-        S2S_BUG("oneDNN's %s: status %d for %lld x %lld x %lld", what, (int)status,
-                (long long)key->m, (long long)key->n, (long long)key->k);
+        fail(status, what, key->m, key->n, key->k);
 }
 
 static dnnl_memory_desc_t describe(int64_t rows, int64_t cols, int64_t ld, bool trans,

@@ -31,3 +31,7 @@ void cpu_bgemm(const struct s2s_k_gemm *args)
 {
     S2S_BUG("a product of BF16, which this build has not");
 }
+
+void cpu_gemm_open(void)
+{
+}

@@ -13,6 +13,7 @@ static int cpu_open(struct s2s_queue *queue, int index)
 {
     const struct s2s_kernels *entries = NULL;
     const int status = cpu_choose(&entries);
+    cpu_gemm_open();
     queue->handle = (void *)entries;
     queue->status = status;
     queue->lanes = omp_get_max_threads();

@@ -138,3 +138,18 @@ end_of() {
     echo "$kills killed" >&3
     [ "$kills" -ge 50 ]
 }
+
+@test "an allocation that fails ends a run with a message, in a library too" {
+    inject_or_skip
+    local n step=$((STEP == 1 ? 61 : 2311))
+    for ((n = 1200; n <= 12000; n += step)); do
+        rm -rf oom
+        with_fault malloc:$n:ENOMEM s2s-train r.yaml run=oom -j1 train.steps=2
+        [ $fired = 1 ] || break
+        if [ "$status" -gt 1 ] || { [ "$status" -eq 1 ] && [ -z "$output" ]; }; then
+            echo "malloc $n: exit $status: $output" >&2
+            return 1
+        fi
+    done
+    [ "$n" -gt 5000 ]
+}

@@ -20,6 +20,10 @@ bool cpu_has_bgemm(void)
     return false;
 }
 
+void cpu_gemm_open(void)
+{
+}
+
 void cpu_bgemm(const struct s2s_k_gemm *args)
 {
     S2S_BUG("s2s-check multiplies matrices");

@@ -1,4 +1,4 @@
-/* Products: the library's, then the bias; groups of rows one after the other are not there yet. */
+/* Products: those of the library, then the bias. */
 #include "kernels/cuda/map.h"
 
 struct add_bias {

@@ -113,6 +113,11 @@ static void measure(const char *name, void (*call)(const void *), const void *ar
         k->name(queue, (const struct s2s_k_##suffix *)args); \
     }
 CALL(gemm, gemm)
+CALL(gemm_grouped, gemm_grouped)
+CALL(route, route)
+CALL(expert_order, expert_order)
+CALL(rows_sum, rows_sum)
+CALL(rows_sum_backward, rows_sum_backward)
 CALL(copy, copy)
 CALL(reduce, reduce)
 CALL(colsum, colsum)
@@ -376,6 +381,122 @@ static void optimizer(void)
     k->free(queue, (void *)a.grad);
 }
 
+/* ---- experts ---- */
+
+/* n rows for so many experts, of which the fullest has three times as many as the emptiest. */
+static int32_t *uneven(int64_t n, int64_t n_experts)
+{
+    int32_t *bounds = s2s_xcalloc((size_t)n_experts + 1, sizeof *bounds);
+    for (int64_t e = 0; e < n_experts; e++) {
+        const int64_t share = n_experts > 1 ? n_experts - 1 + 2 * (e * 7 % n_experts) : 1;
+        bounds[e + 1] = bounds[e] + (int32_t)(n * share / (n_experts * (2 * n_experts - 2) + 1));
+    }
+    bounds[n_experts] = (int32_t)n;
+    int32_t *on_device = integers(bounds, n_experts + 1);
+    free(bounds);
+    return on_device;
+}
+
+/* x [n, in] of experts [out, in]: y, dx and dw. */
+static void experts(int64_t n, int64_t n_experts, int64_t in, int64_t out, enum s2s_dtype dtype)
+{
+    n /= scale;
+    in /= scale;
+    out /= scale;
+    const double flop = 2e-12 * (double)n * (double)in * (double)out;
+    struct s2s_k_gemm_grouped g = {.a = matrix(n, in, dtype),
+                                   .b = matrix(n_experts * out, in, dtype),
+                                   .c = matrix(n, out, dtype),
+                                   .offsets = uneven(n, n_experts),
+                                   .n_groups = n_experts,
+                                   .rows = n,
+                                   .n = out,
+                                   .k = in,
+                                   .step = in * out,
+                                   .trans_b = true};
+    const struct s2s_mat x = g.a, y = g.c, w = g.b;
+    char *name = s2s_xasprintf("experts %lld, %lldx%lldx%lld %s", (long long)n_experts,
+                               (long long)(n * scale), (long long)(out * scale),
+                               (long long)(in * scale), type_name(dtype));
+    char *dx = s2s_xasprintf("dx of %s", name), *dw = s2s_xasprintf("dw of %s", name);
+    measure(name, call_gemm_grouped, &g, flop, "TFLOP/s");
+    g.a = y;
+    g.c = x;
+    g.n = in;
+    g.k = out;
+    g.trans_b = false;
+    measure(dx, call_gemm_grouped, &g, flop, "TFLOP/s");
+    g.b = x;
+    g.c = matrix(n_experts * out, in, S2S_F32);
+    g.of_weights = g.accumulate = true;
+    measure(dw, call_gemm_grouped, &g, flop, "TFLOP/s");
+    free(name);
+    free(dx);
+    free(dw);
+    k->free(queue, x.data);
+    k->free(queue, y.data);
+    k->free(queue, w.data);
+    k->free(queue, g.c.data);
+    k->free(queue, (void *)g.offsets);
+}
+
+/* Tokens of 128 experts, 8 each. */
+static void routes(enum s2s_dtype dtype)
+{
+    enum { E = 128, K = 8 };
+    const int64_t t = 8192 / scale, n = t * K, d = 2048 / scale;
+    const struct s2s_k_route r = {.logits = matrix(t, E, S2S_F32),
+                                  .experts = raw((size_t)n * sizeof(int32_t)),
+                                  .weights = vector(n),
+                                  .n = t,
+                                  .n_experts = E,
+                                  .n_chosen = K,
+                                  .normalise = true,
+                                  .scale = 1};
+    struct s2s_k_expert_order o = {.experts = r.experts,
+                                   .places = raw((size_t)n * sizeof(int32_t)),
+                                   .rows = raw((size_t)n * sizeof(int32_t)),
+                                   .offsets = raw((E + 1) * sizeof(int32_t)),
+                                   .n = n,
+                                   .n_experts = E,
+                                   .n_chosen = K};
+    const double size = (double)s2s_dtype_size(dtype), numbers = (double)n;
+    o.workspace = raw(k->expert_order_workspace(queue, &o));
+    if (dtype == S2S_F32) {
+        measure("route 8192 x 128, 8 each", call_route, &r, 4e-9 * (double)(t * E) + 8e-9 * numbers,
+                "GB/s");
+        measure("order by expert 65536, 128", call_expert_order, &o, 12e-9 * numbers, "GB/s");
+    } else {
+        call_route(&r);
+        call_expert_order(&o);
+    }
+    const struct s2s_k_rows_sum c = {.dst = matrix(t, d, dtype),
+                                     .src = matrix(n, d, dtype),
+                                     .idx = o.places,
+                                     .weights = r.weights,
+                                     .n = t,
+                                     .n_sources = K,
+                                     .cols = d};
+    char *name = named("combine 8192 x 8, 2048", dtype);
+    measure(name, call_rows_sum, &c, 1e-9 * size * (double)d * (double)(t + n), "GB/s");
+    free(name);
+    const struct s2s_k_rows_sum_backward b = {.src = c.src,
+                                              .ddst = c.dst,
+                                              .dsrc = matrix(n, d, dtype),
+                                              .idx = o.places,
+                                              .weights = r.weights,
+                                              .dweights = vector(n),
+                                              .n = t,
+                                              .n_sources = K,
+                                              .cols = d};
+    name = named("combine backward", dtype);
+    measure(name, call_rows_sum_backward, &b, 1e-9 * size * (double)d * (double)(t + 2 * n),
+            "GB/s");
+    free(name);
+    k->free(queue, c.src.data);
+    k->free(queue, b.dsrc.data);
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -395,6 +516,9 @@ int main(int argc, char **argv)
         norms(both[i]);
         pointwise(both[i]);
         cross_entropy(both[i]);
+        routes(both[i]);
+        experts(65536, 128, 2048, 768, both[i]);
+        experts(16384, 8, 2048, 8192, both[i]);
         attend("attention 1 x 8192, 32/8 x 64", 8192, 8192, 32, 8, 64, both[i]);
         attend("attention 14 x 600, 32/8 x 64", 8192, 600, 32, 8, 64, both[i]);
         attend("attention 1 x 8192, 16/16 x 128", 8192, 8192, 16, 16, 128, both[i]);

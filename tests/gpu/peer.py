@@ -84,6 +84,20 @@ def pointwise(dtype, name):
             2e-9 * size * 2048 * vocab, "GB/s")
 
 
+def experts(dtype, name):
+    product = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+    if product is None or dtype != torch.bfloat16:
+        return
+    for rows, n, inp, out in ((65536, 128, 2048, 768), (16384, 8, 2048, 8192)):
+        share = torch.tensor([n - 1 + 2 * (e * 7 % n) for e in range(n)], dtype=torch.float64)
+        ends = (share.cumsum(0) / share.sum() * rows).round().to(torch.int32).to(dev)
+        x, w, dy = randn(rows, inp, dtype=dtype), randn(n, out, inp, dtype=dtype), randn(rows, out, dtype=dtype)
+        label, flop = f"experts {n}, {rows}x{out}x{inp} {name}", 2e-12 * rows * inp * out
+        measure(label, lambda: product(x, w.transpose(1, 2), offs=ends), flop, "TFLOP/s")
+        measure("dx of " + label, lambda: product(dy, w, offs=ends), flop, "TFLOP/s")
+        measure("dw of " + label, lambda: product(dy.T, x, offs=ends), flop, "TFLOP/s")
+
+
 def attention(dtype, name):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -139,5 +153,6 @@ torch.cuda.empty_cache()
 for dtype, name in ((torch.bfloat16, "bf16"), (torch.float32, "f32")):
     products(dtype, name)
     pointwise(dtype, name)
+    experts(dtype, name)
     attention(dtype, name)
     torch.cuda.empty_cache()

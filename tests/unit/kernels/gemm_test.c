@@ -130,80 +130,134 @@ static void products_of_a_batch(void **state)
 
 /* ---- groups of rows ---- */
 
-/* an empty group first, between and last; rows before and after all groups */
-static const int32_t offsets[] = {2, 2, 9, 9, 300, 301, 301};
-enum { GROUPS = 6, ROWS = 310, WIDTH = 37, INNER = 29, STEP = WIDTH * INNER + 5 };
+enum { MAX_GROUPS = 40 };
 
-/* c [ROWS, WIDTH] (+)= a [ROWS, INNER] by the group's matrix */
-static void check_rows_of_groups(bool trans_b, bool accumulate)
+/* Rows of each group; the first begins at row `before`, and so many are after the last. */
+struct groups {
+    int64_t before, after, inner, width, pad, n; /* pad: elements between rows, and matrices */
+    int32_t rows[MAX_GROUPS];
+};
+
+static const struct groups groupings[] = {
+    /* an empty group first, between and last */
+    {2, 9, 29, 37, 3, 6, {0, 7, 0, 291, 1, 0}},
+    /* rows that are aligned; tiles of 128 and ends of them, along each dimension */
+    {0, 5, 72, 136, 8, 3, {300, 0, 390}},
+    {8, 0, 16, 24, 0, 40, {0, 3, 1, [20] = 2, 17, 0, 5, [38] = 1}},
+    {1, 1, 40, 8, 0, 2, {0, 0}},
+    {0, 1, 0, 5, 1, 2, {3, 0}},
+};
+enum { N_GROUPINGS = sizeof groupings / sizeof *groupings };
+
+static int64_t bounds_of(const struct groups *c, int32_t *offsets)
 {
-    const int64_t ldb = trans_b ? INNER : WIDTH;
-    float *a = values(ROWS, INNER, INNER + 2, 1), *b = values(1, GROUPS * STEP, GROUPS * STEP, 2);
-    float *c = values(ROWS, WIDTH, WIDTH + 1, 3);
-    double *want = s2s_xcalloc(ROWS * WIDTH, sizeof *want);
-    for (int64_t i = 0; i < ROWS * WIDTH; i++)
-        want[i] = c[i / WIDTH * (WIDTH + 1) + i % WIDTH];
-    for (int g = 0; g < GROUPS; g++)
+    offsets[0] = (int32_t)c->before;
+    for (int64_t g = 0; g < c->n; g++)
+        offsets[g + 1] = offsets[g] + c->rows[g];
+    return offsets[c->n] + c->after;
+}
+
+/* Values of rows, those outside of all groups NaN: nobody may read them. */
+static float *values_of_groups(const struct groups *c, int64_t rows, int64_t cols, uint64_t key)
+{
+    const int64_t stride = cols + c->pad;
+    float *x = values(rows, cols, stride, key);
+    for (int64_t i = 0; i < rows * stride; i++)
+        if (i / stride < c->before || i / stride >= rows - c->after)
+            x[i] = NAN;
+    return x;
+}
+
+enum { TRANS_B = 1, ACCUMULATE = 2, C_IS_F32 = 4, HOWS = 8 };
+
+static struct s2s_mat mat_of_c(float *c, int64_t stride, int how)
+{
+    return how & C_IS_F32 ? wide_mat(c, stride) : mat(c, stride);
+}
+
+/* c [rows, width] (+)= a [rows, inner] by the group's matrix */
+static void check_rows_of_groups(const struct groups *c, int how)
+{
+    int32_t offsets[MAX_GROUPS + 1];
+    const bool trans_b = how & TRANS_B, accumulate = how & ACCUMULATE;
+    const int64_t rows = bounds_of(c, offsets), step = c->inner * c->width + c->pad;
+    const int64_t lda = c->inner + c->pad, ldb = trans_b ? c->inner : c->width,
+                  ldc = c->width + c->pad;
+    float *a = values_of_groups(c, rows, c->inner, 1), *b = values(1, c->n * step, c->n * step, 2);
+    float *out = values(rows, c->width, ldc, 3);
+    double *want = s2s_xcalloc((size_t)(rows * c->width) + 1, sizeof *want);
+    for (int64_t i = 0; i < rows * c->width; i++)
+        want[i] = out[i / c->width * ldc + i % c->width];
+    for (int64_t g = 0; g < c->n; g++)
         for (int64_t r = offsets[g]; r < offsets[g + 1]; r++)
-            reference(want + r * WIDTH, a + r * (INNER + 2), 0, false, b + g * STEP, ldb, trans_b,
-                      accumulate ? c + r * (WIDTH + 1) : NULL, 0, 1,
-                      (struct shape){1, WIDTH, INNER});
-    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, INNER + 2),
+            reference(want + r * c->width, a + r * lda, 0, false, b + g * step, ldb, trans_b,
+                      accumulate ? out + r * ldc : NULL, 0, 1,
+                      (struct shape){1, c->width, c->inner});
+    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, lda),
                                                          .b = mat(b, ldb),
-                                                         .c = mat(c, WIDTH + 1),
+                                                         .c = mat_of_c(out, ldc, how),
                                                          .offsets = in(offsets, sizeof offsets),
-                                                         .n_groups = GROUPS,
-                                                         .rows = ROWS,
-                                                         .n = WIDTH,
-                                                         .k = INNER,
-                                                         .step = STEP,
+                                                         .n_groups = c->n,
+                                                         .rows = rows,
+                                                         .n = c->width,
+                                                         .k = c->inner,
+                                                         .step = step,
                                                          .trans_b = trans_b,
                                                          .accumulate = accumulate});
     done();
-    close_to("c", c, want, ROWS, WIDTH, WIDTH + 1, 5e-6);
+    close_to("c", out, want, rows, c->width, ldc, 5e-6);
     free(a);
     free(b);
-    free(c);
+    free(out);
     free(want);
 }
 
-/* c_g [INNER, WIDTH] (+)= sum over the rows of g of a [ROWS, INNER]^T b [ROWS, WIDTH] */
-static void check_weights_of_groups(bool accumulate)
+/* c_g [inner, width] (+)= sum over the rows of g of a [rows, inner]^T b [rows, width] */
+static void check_weights_of_groups(const struct groups *c, int how)
 {
-    float *a = values(ROWS, INNER, INNER + 2, 1), *b = values(ROWS, WIDTH, WIDTH, 2);
-    float *c = values(1, GROUPS * STEP, GROUPS * STEP, 3);
-    double *want = s2s_xcalloc(GROUPS * STEP, sizeof *want);
-    for (int64_t i = 0; i < GROUPS * STEP; i++)
-        want[i] = c[i];
-    for (int g = 0; g < GROUPS; g++)
-        reference(want + g * STEP, a + offsets[g] * (INNER + 2), INNER + 2, true,
-                  b + offsets[g] * WIDTH, WIDTH, false, accumulate ? c + g * STEP : NULL, WIDTH, 1,
-                  (struct shape){INNER, WIDTH, offsets[g + 1] - offsets[g]});
-    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, INNER + 2),
-                                                         .b = mat(b, WIDTH),
-                                                         .c = mat(c, WIDTH),
+    int32_t offsets[MAX_GROUPS + 1];
+    const int64_t rows = bounds_of(c, offsets), step = c->inner * c->width + c->pad;
+    const int64_t lda = c->inner + c->pad, ldb = c->width + c->pad, all = c->n * step;
+    float *a = values_of_groups(c, rows, c->inner, 1), *b = values_of_groups(c, rows, c->width, 2);
+    float *out = values(1, all, all, 3);
+    double *want = s2s_xcalloc((size_t)all, sizeof *want);
+    for (int64_t i = 0; i < all; i++)
+        want[i] = out[i];
+    for (int64_t g = 0; g < c->n; g++)
+        reference(want + g * step, a + offsets[g] * lda, lda, true, b + offsets[g] * ldb, ldb,
+                  false, how & ACCUMULATE ? out + g * step : NULL, c->width, 1,
+                  (struct shape){c->inner, c->width, c->rows[g]});
+    k->gemm_grouped(&queue, &(struct s2s_k_gemm_grouped){.a = mat(a, lda),
+                                                         .b = mat(b, ldb),
+                                                         .c = mat_of_c(out, c->width, how),
                                                          .offsets = in(offsets, sizeof offsets),
-                                                         .n_groups = GROUPS,
-                                                         .rows = ROWS,
-                                                         .n = WIDTH,
-                                                         .k = INNER,
-                                                         .step = STEP,
+                                                         .n_groups = c->n,
+                                                         .rows = rows,
+                                                         .n = c->width,
+                                                         .k = c->inner,
+                                                         .step = step,
                                                          .of_weights = true,
-                                                         .accumulate = accumulate});
+                                                         .accumulate = how & ACCUMULATE});
     done();
-    close_to("dw", c, want, 1, GROUPS * STEP, GROUPS * STEP, 2e-5);
+    close_to("dw", out, want, 1, all, all, 2e-5);
     free(a);
     free(b);
-    free(c);
+    free(out);
     free(want);
 }
 
 static void groups_of_rows_have_matrices_of_their_own(void **state)
 {
-    for (int how = 0; how < 4; how++)
-        check_rows_of_groups(how & 1, how & 2);
-    check_weights_of_groups(false);
-    check_weights_of_groups(true);
+    for (int i = 0; i < N_GROUPINGS; i++)
+        for (int how = 0; how < (is_bf16 ? HOWS : C_IS_F32); how++)
+            check_rows_of_groups(&groupings[i], how);
+}
+
+static void weights_of_groups_are_sums_over_their_rows(void **state)
+{
+    for (int i = 0; i < N_GROUPINGS; i++)
+        for (int how = 0; how < (is_bf16 ? HOWS : C_IS_F32); how += 2)
+            check_weights_of_groups(&groupings[i], how);
 }
 
 static void threads_do_not_change_a_byte(void **state)
@@ -335,6 +389,7 @@ int main(void)
         cmocka_unit_test(halves_do_not_depend_on_threads),
         cmocka_unit_test(products_of_a_batch),
         cmocka_unit_test(groups_of_rows_have_matrices_of_their_own),
+        cmocka_unit_test(weights_of_groups_are_sums_over_their_rows),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
     return run_on_tables_and_types(tests);

@@ -28,6 +28,8 @@ static const struct step_case step_cases[] = {
     {"tests/oracle/models/qwen3", false, false},
     {"tests/oracle/models/qwen3", true, false},
     {"tests/oracle/models/gemma1", false, false},
+    {"tests/oracle/models/mixtral", false, false},
+    {"tests/oracle/models/qwen3_moe", true, false},
     {"tests/oracle/models/salm_llama", false, false},
     {"tests/oracle/models/salm_llama", true, false},
     {"tests/oracle/models/salm_llama", false, true},

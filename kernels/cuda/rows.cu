@@ -149,32 +149,54 @@ void cuda_rows_sum(struct s2s_queue *queue, const struct s2s_k_rows_sum *args)
              cuda_is_wide(&args->dst, args->cols) && cuda_is_wide(&args->src, args->cols));
 }
 
+struct rows_sum_backward {
+    struct cuda_mat src, ddst, dsrc;
+    const int32_t *idx;
+    const float *weights;
+    float *dweights;
+    int64_t n_sources, cols;
+};
+
 /* A block a choice: row i / n_sources of ddst, and the row of src that idx[i] names. */
-__global__ void rows_sum_backward_kernel(struct cuda_mat src, struct cuda_mat ddst,
-                                         struct cuda_mat dsrc, const int32_t *idx,
-                                         const float *weights, float *dweights, int64_t n_sources,
-                                         int64_t cols)
+template <int N>
+__global__ void __launch_bounds__(CUDA_BLOCK)
+    rows_sum_backward_kernel(const struct rows_sum_backward a)
 {
     SHARED(float, room);
-    const int64_t i = blockIdx.x, row = i / n_sources;
-    const int32_t at = idx[i];
-    const float weight = weights ? weights[i] : 1.0f;
-    float sum = 0;
-    for (int64_t col = threadIdx.x; at >= 0 && col < cols; col += blockDim.x) {
-        const float dy = cuda_get(ddst, row, col);
-        if (dsrc.data)
-            cuda_put(dsrc, at, col, weight * dy);
-        if (dweights)
-            sum += dy * cuda_get(src, at, col);
+    const int64_t i = blockIdx.x, row = i / a.n_sources;
+    const int32_t at = a.idx[i];
+    const float weight = a.weights ? a.weights[i] : 1.0f;
+    float sum = 0, dy[N], x[N];
+    for (int64_t col = threadIdx.x * N; at >= 0 && col < a.cols; col += CUDA_BLOCK * N) {
+        cuda_load(dy, a.ddst, row, col);
+        if (a.dweights) {
+            cuda_load(x, a.src, at, col);
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                sum += dy[j] * x[j];
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            dy[j] *= weight;
+        if (a.dsrc.data)
+            cuda_store(a.dsrc, at, col, dy);
     }
     sum = cuda_block_sum(sum, room);
-    if (dweights && threadIdx.x == 0)
-        dweights[i] = sum;
+    if (a.dweights && threadIdx.x == 0)
+        a.dweights[i] = sum;
 }
 
 void cuda_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_backward *args)
 {
-    LAUNCH(queue, rows_sum_backward_kernel, dim3((unsigned)(args->n * args->n_sources)), CUDA_BLOCK,
-           32 * sizeof(float), cuda_mat(&args->src), cuda_mat(&args->ddst), cuda_mat(&args->dsrc),
-           args->idx, args->weights, args->dweights, args->n_sources, args->cols);
+    const struct rows_sum_backward a = {
+        cuda_mat(&args->src), cuda_mat(&args->ddst), cuda_mat(&args->dsrc), args->idx,
+        args->weights,        args->dweights,        args->n_sources,       args->cols};
+    const bool wide = cuda_is_wide(&args->src, args->cols) &&
+                      cuda_is_wide(&args->ddst, args->cols) &&
+                      cuda_is_wide(&args->dsrc, args->cols);
+    const unsigned grid = (unsigned)(args->n * args->n_sources);
+    if (wide)
+        LAUNCH(queue, rows_sum_backward_kernel<CUDA_WIDE>, grid, CUDA_BLOCK, 32 * sizeof(float), a);
+    else
+        LAUNCH(queue, rows_sum_backward_kernel<1>, grid, CUDA_BLOCK, 32 * sizeof(float), a);
 }

@@ -76,36 +76,39 @@ static void sums_of_rows(void **state)
     }
 }
 
-/* Two sources a row, all different; two are left out, and one row of x is nobody's. */
+/* Two sources a row, all different; two are left out, and one row of x is nobody's. Rows begin
+ * anywhere, or where a GPU takes many elements at a time. */
 static void sums_of_rows_pass_back(void **state)
 {
+    enum { WIDE = 2056 };
     static const int32_t sources[6] = {3, 0, -1, 6, 2, -1};
-    for (int how = 0; how < 4; how++) {
+    for (int how = 0; how < 8; how++) {
         const bool weighted = how & 1, dots = how & 2;
-        float *x = values(ROWS, COLS, STRIDE, 1), *dy = values(3, COLS, STRIDE, 2);
-        float *dx = values(ROWS, COLS, STRIDE, 3), *w = values(1, 6, 6, 4),
+        const int64_t cols = how & 4 ? WIDE : COLS, stride = how & 4 ? WIDE + 8 : STRIDE;
+        float *x = values(ROWS, cols, stride, 1), *dy = values(3, cols, stride, 2);
+        float *dx = values(ROWS, cols, stride, 3), *w = values(1, 6, 6, 4),
               *dw = values(1, 6, 6, 5);
-        static double want[ROWS * COLS];
+        static double want[ROWS * WIDE];
         double want_dw[6] = {0};
-        for (int i = 0; i < ROWS * COLS; i++)
-            want[i] = dx[i / COLS * STRIDE + i % COLS];
+        for (int i = 0; i < ROWS * cols; i++)
+            want[i] = dx[i / cols * stride + i % cols];
         for (int j = 0; j < 6; j++)
-            for (int c = 0; c < COLS && sources[j] >= 0; c++) {
-                want[sources[j] * COLS + c] = (weighted ? w[j] : 1.0) * dy[j / 2 * STRIDE + c];
-                want_dw[j] += (double)dy[j / 2 * STRIDE + c] * x[sources[j] * STRIDE + c];
+            for (int c = 0; c < cols && sources[j] >= 0; c++) {
+                want[sources[j] * cols + c] = (weighted ? w[j] : 1.0) * dy[j / 2 * stride + c];
+                want_dw[j] += (double)dy[j / 2 * stride + c] * x[sources[j] * stride + c];
             }
         k->rows_sum_backward(&queue,
-                             &(struct s2s_k_rows_sum_backward){.src = mat(x, STRIDE),
-                                                               .ddst = mat(dy, STRIDE),
-                                                               .dsrc = mat(dx, STRIDE),
+                             &(struct s2s_k_rows_sum_backward){.src = mat(x, stride),
+                                                               .ddst = mat(dy, stride),
+                                                               .dsrc = mat(dx, stride),
                                                                .idx = in(sources, sizeof sources),
                                                                .weights = weighted ? vec(w) : NULL,
                                                                .dweights = dots ? vec(dw) : NULL,
                                                                .n = 3,
                                                                .n_sources = 2,
-                                                               .cols = COLS});
+                                                               .cols = cols});
         done();
-        close_to("dsrc", dx, want, ROWS, COLS, STRIDE, 1e-7);
+        close_to("dsrc", dx, want, ROWS, cols, stride, 1e-7);
         if (dots)
             close_to("dweights", dw, want_dw, 1, 6, 6, 1e-5);
         free(x);

@@ -203,6 +203,13 @@ CPU_INLINE const void *of_final(const struct s2s_k_conv1d_backward *args, const 
     return cpu_from(cpu_any_row(&args->dfinal, (seq + 1) * before(b->c) - back), b->begin, bf16);
 }
 
+CPU_INLINE void add_row(float *restrict sum, const void *x, int64_t n, bool bf16)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += cpu_load(x, i, bf16);
+}
+
 /* dx[t] (+)= sum_k w_k ds[t + (width - 1) - k]; ds(t) is its row, of rows up to `end`, the
  * sequence's. `to` NULL: not wanted. */
 CPU_INLINE void input_grad(void *to, const struct s2s_k_conv1d_backward *args,
@@ -212,17 +219,21 @@ CPU_INLINE void input_grad(void *to, const struct s2s_k_conv1d_backward *args,
     const struct s2s_k_conv1d *c = b->c;
     const void *last = of_final(args, b, seq, t, bf16);
     float sum[CHUNK];
-    for (int64_t i = 0; i < b->n; i++)
-        sum[i] = (accumulate ? cpu_load(to, i, bf16) : 0) + (last ? cpu_load(last, i, bf16) : 0);
+    memset(sum, 0, (size_t)b->n * sizeof *sum);
+    if (accumulate)
+        add_row(sum, to, b->n, bf16);
+    if (last)
+        add_row(sum, last, b->n, bf16);
     for (int64_t k = 0; args->dy.data && k < c->width; k++) {
         const int64_t at = before(c) - k; /* rows after t */
-        const float *ds = ds_of_t + at * CHUNK, *w = b->table + k * c->channels + b->begin;
+        const float *restrict ds = ds_of_t + at * CHUNK, *w = b->table + k * c->channels + b->begin;
         if (t + at < c->cu[seq] || t + at >= c->cu[seq + 1])
             continue;
 #pragma omp simd
         for (int64_t i = 0; i < b->n; i++)
             sum[i] += w[i] * ds[i];
     }
+#pragma omp simd
     for (int64_t i = 0; i < b->n; i++)
         cpu_store(to, i, sum[i], bf16);
 }

@@ -3,12 +3,26 @@
  * dv = rstd (u - v rstd^2 mean of the group(u v)),  u = gain dy;  dx = dv silu(z),
  * dz = dv x silu'(z);  dgain = sum_rows dy v rstd
  *
- * A group of a row stays in the first-level cache between its loops, and its v with it.
+ * A group of a row stays in the first-level cache between its loops, and what is made of its gates
+ * with it.
  */
 #include "kernels/cpu/cpu.h"
 
-/* A group is taken in parts, whose v and silu(z) are kept here between the loops. */
+/* So many columns of a group have their gates kept between its loops. */
 enum { CHUNK = 1024 };
+
+/* v = x silu(z); gives the sum of its squares. */
+CPU_INLINE float gated(float *restrict v, const void *x, const void *z, int64_t n, bool bf16)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        const float zi = cpu_load(z, i, bf16);
+        v[i] = cpu_load(x, i, bf16) * (zi * cpu_sigmoid(zi));
+        sum += v[i] * v[i];
+    }
+    return sum;
+}
 
 CPU_INLINE void forward_group(const struct s2s_k_gatednorm *args, int64_t r, int64_t g, bool bf16)
 {
@@ -18,29 +32,20 @@ CPU_INLINE void forward_group(const struct s2s_k_gatednorm *args, int64_t r, int
     void *y = cpu_from(cpu_any_row(&args->y, r), g * n, bf16);
     const float *gain = args->gain + g * n;
     float v[CHUNK], sum = 0;
-    const bool kept = n <= CHUNK;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        const float zi = cpu_load(z, i, bf16);
-        const float vi = cpu_load(x, i, bf16) * (zi * cpu_sigmoid(zi));
-        if (kept)
-            v[i] = vi;
-        sum += vi * vi;
-    }
+    for (int64_t at = 0; at < n; at += CHUNK)
+        sum += gated(v, cpu_from(x, at, bf16), cpu_from(z, at, bf16),
+                     n - at < CHUNK ? n - at : CHUNK, bf16);
     const float rstd = 1.0f / sqrtf(sum / (float)n + args->eps);
     if (args->rstd)
         args->rstd[r * args->n_groups + g] = rstd;
-    if (kept) {
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int64_t m = n - at < CHUNK ? n - at : CHUNK;
+        void *to = cpu_from(y, at, bf16);
+        if (n > CHUNK)
+            gated(v, cpu_from(x, at, bf16), cpu_from(z, at, bf16), m, bf16);
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            cpu_store(y, i, gain[i] * (v[i] * rstd), bf16);
-        return;
-    }
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        const float zi = cpu_load(z, i, bf16);
-        const float vi = cpu_load(x, i, bf16) * (zi * cpu_sigmoid(zi));
-        cpu_store(y, i, gain[i] * (vi * rstd), bf16);
+        for (int64_t i = 0; i < m; i++)
+            cpu_store(to, i, gain[at + i] * (v[i] * rstd), bf16);
     }
 }
 
@@ -62,39 +67,110 @@ size_t cpu_gatednorm_backward_workspace(const struct s2s_queue *queue,
     return (size_t)(cpu_ceil_div(args->rows, CPU_ROW_BLOCK) * args->cols) * sizeof(float);
 }
 
+/* What the gates z [n] let through: silu, and its derivative. */
+CPU_INLINE void open_gates(float *restrict gate, float *restrict slope, const void *z, int64_t n,
+                           bool bf16)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float zi = cpu_load(z, i, bf16), sg = cpu_sigmoid(zi);
+        gate[i] = zi * sg;
+        slope[i] = sg * (1 + zi * (1 - sg));
+    }
+}
+
+/* to (+)= from */
+CPU_INLINE void put(void *to, const float *restrict from, int64_t n, bool accumulate, bool bf16)
+{
+    if (accumulate)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            cpu_store(to, i, cpu_load(to, i, bf16) + from[i], bf16);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            cpu_store(to, i, from[i], bf16);
+}
+
+/* A part of a group, from column `at` of row r on. */
+struct part {
+    const void *x, *z, *dy;
+    void *dx, *dz;
+    const float *gain;
+    float *dgain;
+    int64_t n;
+};
+
+CPU_INLINE struct part part_at(const struct s2s_k_gatednorm_backward *args, int64_t r, int64_t at,
+                               int64_t n, float *dgain, bool bf16)
+{
+    return (struct part){.x = cpu_from(cpu_any_row(&args->x, r), at, bf16),
+                         .z = cpu_from(cpu_any_row(&args->z, r), at, bf16),
+                         .dy = cpu_from(cpu_any_row(&args->dy, r), at, bf16),
+                         .dx = args->dx.data ? cpu_from(cpu_any_row(&args->dx, r), at, bf16) : NULL,
+                         .dz = args->dz.data ? cpu_from(cpu_any_row(&args->dz, r), at, bf16) : NULL,
+                         .gain = args->gain + at,
+                         .dgain = dgain ? dgain + at : NULL,
+                         .n = n};
+}
+
+CPU_INLINE float product_sum(const struct part *p, const float *restrict gate, bool bf16)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < p->n; i++)
+        sum += p->gain[i] * cpu_load(p->dy, i, bf16) * (cpu_load(p->x, i, bf16) * gate[i]);
+    return sum;
+}
+
+/* scale: rstd^3 times the mean of u v */
+CPU_INLINE void part_gradients(const struct s2s_k_gatednorm_backward *args, const struct part *p,
+                               const float *restrict gate, const float *restrict slope, float rstd,
+                               float scale, bool bf16)
+{
+    float dv[CHUNK], out[CHUNK], *restrict dgain = p->dgain;
+    if (dgain)
+#pragma omp simd
+        for (int64_t i = 0; i < p->n; i++)
+            dgain[i] += cpu_load(p->dy, i, bf16) * (cpu_load(p->x, i, bf16) * gate[i] * rstd);
+#pragma omp simd
+    for (int64_t i = 0; i < p->n; i++)
+        dv[i] = p->gain[i] * cpu_load(p->dy, i, bf16) * rstd -
+                cpu_load(p->x, i, bf16) * gate[i] * scale;
+    if (p->dz) {
+#pragma omp simd
+        for (int64_t i = 0; i < p->n; i++)
+            out[i] = dv[i] * cpu_load(p->x, i, bf16) * slope[i];
+        put(p->dz, out, p->n, args->accumulate_dz, bf16);
+    }
+    if (p->dx) {
+#pragma omp simd
+        for (int64_t i = 0; i < p->n; i++)
+            out[i] = dv[i] * gate[i];
+        put(p->dx, out, p->n, args->accumulate_dx, bf16);
+    }
+}
+
 /* Group g of row r; adds to dgain [cols] where not NULL. */
 CPU_INLINE void backward_group(const struct s2s_k_gatednorm_backward *args, int64_t r, int64_t g,
                                float *dgain, bool bf16)
 {
-    const int64_t n = args->cols / args->n_groups, at = g * n;
-    const void *x = cpu_from(cpu_any_row(&args->x, r), at, bf16);
-    const void *z = cpu_from(cpu_any_row(&args->z, r), at, bf16);
-    const void *dy = cpu_from(cpu_any_row(&args->dy, r), at, bf16);
-    void *dx = args->dx.data ? cpu_from(cpu_any_row(&args->dx, r), at, bf16) : NULL;
-    void *dz = args->dz.data ? cpu_from(cpu_any_row(&args->dz, r), at, bf16) : NULL;
-    const float *gain = args->gain + at, rstd = args->rstd[r * args->n_groups + g];
-    const float add_x = args->accumulate_dx, add_z = args->accumulate_dz;
-    float dot = 0, *sum = dgain ? dgain + at : NULL;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t i = 0; i < n; i++) {
-        const float zi = cpu_load(z, i, bf16);
-        dot += gain[i] * cpu_load(dy, i, bf16) * (cpu_load(x, i, bf16) * (zi * cpu_sigmoid(zi)));
+    const int64_t n = args->cols / args->n_groups, end = (g + 1) * n;
+    const float rstd = args->rstd[r * args->n_groups + g];
+    float gate[CHUNK], slope[CHUNK], dot = 0;
+    for (int64_t at = g * n; at < end; at += CHUNK) {
+        const struct part p =
+            part_at(args, r, at, end - at < CHUNK ? end - at : CHUNK, dgain, bf16);
+        open_gates(gate, slope, p.z, p.n, bf16);
+        dot += product_sum(&p, gate, bf16);
     }
     const float scale = dot / (float)n * rstd * rstd * rstd;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        const float zi = cpu_load(z, i, bf16), xi = cpu_load(x, i, bf16);
-        const float dyi = cpu_load(dy, i, bf16), sg = cpu_sigmoid(zi), gate = zi * sg;
-        const float dv = gain[i] * dyi * rstd - xi * gate * scale;
-        if (sum)
-            sum[i] += dyi * (xi * gate * rstd);
-        if (dx)
-            cpu_store(dx, i, (add_x != 0 ? cpu_load(dx, i, bf16) : 0.0f) + dv * gate, bf16);
-        if (dz)
-            cpu_store(dz, i,
-                      (add_z != 0 ? cpu_load(dz, i, bf16) : 0.0f) +
-                          dv * xi * (sg * (1 + zi * (1 - sg))),
-                      bf16);
+    for (int64_t at = g * n; at < end; at += CHUNK) {
+        const struct part p =
+            part_at(args, r, at, end - at < CHUNK ? end - at : CHUNK, dgain, bf16);
+        if (n > CHUNK)
+            open_gates(gate, slope, p.z, p.n, bf16);
+        part_gradients(args, &p, gate, slope, rstd, scale, bf16);
     }
 }
 

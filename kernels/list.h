@@ -35,6 +35,8 @@
     X(router_balance, router_balance, PLAIN, ) \
     X(router_balance_backward, router_balance_backward, PLAIN, \
       MAT(forward.logits) MAT(dlogits)) \
+    X(expert_counts, expert_counts, PLAIN, ) \
+    X(router_bias, router_bias, PLAIN, ) \
     X(rmsnorm, rmsnorm, PLAIN, MAT(x) MAT(residual) MAT(sum) MAT(y)) \
     X(rmsnorm_backward, rmsnorm_backward, WORKSPACE, \
       MAT(h) MAT(dy) MAT(dsum) MAT(dx) MAT(dresidual)) \

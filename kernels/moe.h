@@ -83,6 +83,26 @@ struct s2s_k_router_balance {
     float n_rows; /* what stands for n_s, as where padding is masked in Megatron; 0: its own */
 };
 
+/* counts[e] += how many of the choices are expert e, of rows that count. */
+struct s2s_k_expert_counts {
+    const int32_t *experts;  /* [n, n_chosen], below n_experts */
+    const int32_t *segments; /* [n]; negative: the row does not count; NULL: all do */
+    float *counts;           /* [n_experts], whole numbers */
+    int64_t n, n_chosen, n_experts;
+};
+
+/*
+ * Moves the biases of a choice towards an even load: bias[e] += rate where counts[e] is below the
+ * mean, -= rate where it is above. Source: DeepSeek-AI 2024, and get_updated_expert_bias of
+ * Megatron-LM.
+ */
+struct s2s_k_router_bias {
+    const float *counts; /* [n_experts] */
+    float *bias;         /* [n_experts] */
+    int64_t n_experts;
+    float rate;
+};
+
 /* dlogits (+)= the gradient of balance_scale losses[0] + square_scale losses[1], counts held. */
 struct s2s_k_router_balance_backward {
     struct s2s_k_router_load forward; /* logits and segments, as they were; no outputs */

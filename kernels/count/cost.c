@@ -263,6 +263,19 @@ static struct s2s_cost cost_router_balance_backward(const struct s2s_k_router_ba
                              dlogits};
 }
 
+static struct s2s_cost cost_expert_counts(const struct s2s_k_expert_counts *a, uploads_t *up)
+{
+    const double n = (double)a->n, counts = (double)a->n_experts * F32_BYTES;
+    const double rows = a->segments ? n * I32_BYTES : 0;
+    return (struct s2s_cost){0, n * (double)a->n_chosen * I32_BYTES + rows + counts, counts};
+}
+
+static struct s2s_cost cost_router_bias(const struct s2s_k_router_bias *a, uploads_t *up)
+{
+    const double n = (double)a->n_experts;
+    return (struct s2s_cost){2 * n, 2 * n * F32_BYTES, n * F32_BYTES};
+}
+
 /* ---- norms ---- */
 
 static struct s2s_cost cost_rmsnorm(const struct s2s_k_rmsnorm *a, uploads_t *up)

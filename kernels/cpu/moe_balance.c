@@ -1,5 +1,5 @@
-/* How evenly a router loads its experts: counts and sums of probabilities, losses of them, and what
- * these pass back. */
+/* How evenly a router loads its experts: counts and sums of probabilities, losses of them, what
+ * these pass back, and biases that counts move. */
 #include "kernels/cpu/cpu.h"
 
 /* What the losses see of one row. */
@@ -165,4 +165,27 @@ void cpu_router_balance_backward(struct s2s_queue *queue,
     schedule(static) if (f->n * f->n_experts > CPU_PARALLEL_MIN)
     for (int64_t r = 0; r < f->n; r++)
         balance_backward_row(args, r);
+}
+
+/* ---- biases of the choice ---- */
+
+void cpu_expert_counts(struct s2s_queue *queue, const struct s2s_k_expert_counts *args)
+{
+    for (int64_t i = 0; i < args->n * args->n_chosen; i++)
+        if (!args->segments || args->segments[i / args->n_chosen] >= 0)
+            args->counts[args->experts[i]]++;
+}
+
+void cpu_router_bias(struct s2s_queue *queue, const struct s2s_k_router_bias *args)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < args->n_experts; e++)
+        sum += args->counts[e];
+    const double mean = sum / (double)args->n_experts;
+    for (int64_t e = 0; e < args->n_experts; e++) {
+        if (args->counts[e] < mean)
+            args->bias[e] += args->rate;
+        else if (args->counts[e] > mean)
+            args->bias[e] -= args->rate;
+    }
 }

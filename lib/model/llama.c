@@ -424,7 +424,7 @@ static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass 
     /* one sequence goes on where its cache ends */
     const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
     shared->tp = pass->tp;
-    shared->balance = m->config.moe.options.router.n_experts ? model_balance(pass, n_rows) : NULL;
+    shared->load = m->config.moe.options.router.n_experts ? model_load(pass, n_rows) : NULL;
     shared->cp = model_spans_cp(model, pass, n_rows);
     if (n_rows > batch->n_tokens) {
         prepare_rows(shared, m, pass, n_rows);
@@ -450,7 +450,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     x = s2s_nn_attention(tape, &layer->attention, x, shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
-    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, &shared->tp, x, shared->balance)
+    x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, &shared->tp, x, shared->load)
                       : s2s_nn_mlp(tape, &layer->mlp, &shared->tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);

@@ -28,6 +28,7 @@
 
 struct s2s_conf;
 struct s2s_error;
+struct s2s_loads;
 struct s2s_model;
 
 enum s2s_media_kind { S2S_MEDIA_AUDIO };
@@ -92,9 +93,11 @@ struct s2s_block_watch {
 /* Losses that keep the load of experts even, in the gradients of a backward (s2s_op_balance): each
  * layer's are sums over rows, as the loss is one over labels, and take the same seed. */
 struct s2s_model_balance {
-    double balance, square; /* factors */
-    bool by_sequence;       /* even in each sequence; else in the microbatch */
-    double *losses;         /* [3] device memory, added to; NULL: not wanted */
+    double balance, square;  /* factors */
+    bool by_sequence;        /* even in each sequence; else in the microbatch, */
+    bool over_step;          /* or in the mean of all ranks' microbatches since the step began */
+    double *losses;          /* [3] device memory, added to; NULL: not wanted */
+    struct s2s_loads *loads; /* NULL, or where counts add up: for over_step, and for biases */
 };
 
 /* What is asked of a forward pass, and what came out: tensors of the tape. */

@@ -255,24 +255,31 @@ static int32_t *find_segments(const struct s2s_batch *batch, bool by_sequence, i
     return segments;
 }
 
-const struct s2s_balance *model_balance(const struct s2s_pass *pass, int64_t n_rows)
+const struct s2s_nn_load *model_load(const struct s2s_pass *pass, int64_t n_rows)
 {
     const struct s2s_model_balance *asked = pass->fwd->balance;
     const struct s2s_batch *batch = pass->batch;
+    const struct s2s_par *par = pass->model->par;
     const struct s2s_nn_tp *tp = &pass->tp;
     if (!asked)
         return NULL;
     const int64_t n = tp->sp ? n_rows / s2s_group_size(tp->group) : n_rows,
                   begin = tp->sp ? n * s2s_group_rank(tp->group) : 0;
     int32_t *segments = find_segments(batch, asked->by_sequence, n_rows);
-    struct s2s_balance *balance = s2s_tape_host_alloc(pass->tape, sizeof *balance);
-    *balance =
-        (struct s2s_balance){.segments = s2s_tape_upload_i32(pass->tape, segments + begin, n),
-                             .n_segments = asked->by_sequence ? batch->n_seqs : 1,
-                             .balance = (float)(asked->balance * pass->fwd->seed),
-                             .square = (float)(asked->square * pass->fwd->seed),
-                             .group = pass->model->par->tokens,
-                             .losses = asked->losses};
+    struct s2s_nn_load *load = s2s_tape_host_alloc(pass->tape, sizeof *load);
+    struct s2s_tensor *own = s2s_tape_upload_i32(pass->tape, segments + begin, n);
+    load->balance = (struct s2s_balance){.segments = own,
+                                         .n_segments = asked->by_sequence ? batch->n_seqs : 1,
+                                         .balance = (float)(asked->balance * pass->fwd->seed),
+                                         .square = (float)(asked->square * pass->fwd->seed),
+                                         .group = asked->over_step ? par->batch : par->tokens,
+                                         .losses = asked->losses,
+                                         .over_step = asked->over_step};
+    load->loads = asked->loads;
+    /* ranks that cut each expert route what all of them have */
+    const bool gathers = tp->sp && s2s_group_size(par->etp) > 1;
+    load->routed =
+        gathers && asked->loads ? s2s_tape_upload_i32(pass->tape, segments, n_rows) : own;
     free(segments);
-    return balance;
+    return load;
 }

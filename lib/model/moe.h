@@ -27,7 +27,7 @@ int model_read_moe(struct model_moe *moe, enum model_moe_family family, const st
                    int64_t width, enum s2s_act act, struct s2s_error *err);
 /* What the pass asks of the load, over the n_rows rows inside of regions: in the memory of its
  * tape; NULL: nothing. Slots of padding do not count. */
-const struct s2s_balance *model_balance(const struct s2s_pass *pass, int64_t n_rows);
+const struct s2s_nn_load *model_load(const struct s2s_pass *pass, int64_t n_rows);
 bool model_is_sparse(const struct model_moe *moe, int64_t layer);
 
 #endif

@@ -427,7 +427,7 @@ static void *nemotron_prepare(const struct s2s_model *model, const struct s2s_pa
     memcpy(cu, batch->cu_seqlens, ((size_t)batch->n_seqs + 1) * sizeof *cu);
     cu[n_seqs] = (int32_t)n_rows;
     b->tp = shared->mamba.tp = pass->tp;
-    b->balance = has_mixer(&m->config, EXPERTS) ? model_balance(pass, n_rows) : NULL;
+    b->load = has_mixer(&m->config, EXPERTS) ? model_load(pass, n_rows) : NULL;
     b->cp = model_spans_cp(model, pass, n_rows);
     if (!b->cp)
         b->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, n_seqs, true);
@@ -449,7 +449,7 @@ static struct s2s_tensor *mix(struct s2s_tape *tape, const struct layer *layer,
     case MLP:
         return s2s_nn_mlp(tape, &layer->mlp, &shared->batch.tp, x);
     case EXPERTS:
-        return s2s_nn_moe(tape, &layer->moe, &shared->batch.tp, x, shared->batch.balance);
+        return s2s_nn_moe(tape, &layer->moe, &shared->batch.tp, x, shared->batch.load);
     }
     S2S_BUG("%s: a layer of kind %d", tape->layer, (int)layer->kind);
 }

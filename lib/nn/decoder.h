@@ -25,10 +25,10 @@ struct s2s_tensor *s2s_nn_add_rmsnorm(struct s2s_tape *tape, const struct s2s_nn
 /* What attention layers of one batch share. */
 struct s2s_nn_batch {
     struct s2s_nn_tp tp;
-    struct s2s_spans spans;            /* of the rows inside of regions: [T] below */
-    const struct s2s_spans_cp *cp;     /* instead, where sequences are cut over ranks; or NULL */
-    struct s2s_tensor *rope;           /* table [T, dim]; NULL: no positions */
-    const struct s2s_balance *balance; /* of mixtures of experts, or NULL */
+    struct s2s_spans spans;         /* of the rows inside of regions: [T] below */
+    const struct s2s_spans_cp *cp;  /* instead, where sequences are cut over ranks; or NULL */
+    struct s2s_tensor *rope;        /* table [T, dim]; NULL: no positions */
+    const struct s2s_nn_load *load; /* of mixtures of experts, or NULL */
 };
 
 /* Keys and values that one layer keeps of one sequence, for generation. */

@@ -5,6 +5,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/tensor/loads.h"
 
 /* ---- parameters ---- */
 
@@ -74,15 +75,17 @@ void s2s_nn_moe_init(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
     const struct s2s_nn_moe_names *names = o->names;
     const int64_t n = o->router.n_experts;
     *layer = (struct s2s_nn_moe){.router = o->router, .act = o->act, .par = ctx->par};
-    layer->gate = s2s_nn_add(ctx, names->gate, "weight",
-                             (struct s2s_param_spec){.n_dims = 2,
-                                                     .shape = {n, o->width},
-                                                     .flags = s2s_nn_outside(ctx->par),
-                                                     .init = {S2S_INIT_NORMAL, ctx->init_std}});
+    layer->gate =
+        s2s_nn_add(ctx, names->gate, "weight",
+                   (struct s2s_param_spec){.n_dims = 2,
+                                           .shape = {n, o->width},
+                                           .flags = S2S_PARAM_ROUTER | s2s_nn_outside(ctx->par),
+                                           .init = {S2S_INIT_NORMAL, ctx->init_std}});
     if (names->bias)
         layer->bias = s2s_nn_add(
             ctx, names->gate, names->bias,
-            (struct s2s_param_spec){.n_dims = 1, .shape = {n}, .flags = S2S_PARAM_BUFFER});
+            (struct s2s_param_spec){
+                .n_dims = 1, .shape = {n}, .flags = S2S_PARAM_ROUTER | S2S_PARAM_BUFFER});
     const int64_t width = o->latent ? o->latent : o->width;
     if (names->expert_gate)
         layer->w_gate = add_experts(ctx, o, names->expert_gate, o->inner, width, 0);
@@ -137,13 +140,14 @@ static struct s2s_tensor *run_on_ranks(struct s2s_tape *tape, const struct s2s_n
 /* What the chosen experts make of x, weighted and summed. */
 static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
                                      const struct s2s_nn_tp *tp, struct s2s_tensor *x,
-                                     const struct s2s_balance *balance)
+                                     const struct s2s_nn_load *load)
 {
     const struct s2s_par *par = layer->par;
     const struct s2s_nn_tp region = {s2s_group_size(par->etp) > 1 ? par->etp : NULL, tp->sp};
     struct s2s_tensor *logits = s2s_op_logits(tape, x, layer->gate->tensor);
-    if (balance)
-        logits = s2s_op_balance(tape, logits, &layer->router, balance);
+    struct s2s_load *own = load && load->loads ? s2s_loads_find(load->loads, layer->gate) : NULL;
+    if (load && (load->balance.balance > 0 || load->balance.square > 0))
+        logits = s2s_op_balance(tape, logits, &layer->router, &load->balance, own);
     if (layer->narrow.w)
         x = s2s_nn_linear(tape, &layer->narrow, x);
     /* what ranks of etp pass back to x and to the weights are parts of a sum */
@@ -151,6 +155,8 @@ static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_
     logits = s2s_nn_enter(tape, &region, logits);
     const struct s2s_routes routes =
         s2s_op_route(tape, logits, layer->bias ? layer->bias->tensor : NULL, &layer->router);
+    if (own)
+        s2s_op_count_routes(tape, &routes, load->routed, own);
     struct s2s_tensor *y = s2s_op_dispatch(tape, x, &routes);
     y = run_on_ranks(tape, layer, y, &routes);
     y = s2s_nn_leave(tape, &region, s2s_op_combine(tape, y, &routes));
@@ -159,9 +165,9 @@ static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_
 
 struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
                               const struct s2s_nn_tp *tp, struct s2s_tensor *x,
-                              const struct s2s_balance *balance)
+                              const struct s2s_nn_load *load)
 {
-    struct s2s_tensor *y = run_routed(tape, layer, tp, x, balance);
+    struct s2s_tensor *y = run_routed(tape, layer, tp, x, load);
     if (!layer->shared.up.w)
         return y;
     return s2s_op_add_to(tape, s2s_nn_mlp(tape, &layer->shared, tp, x), y);

@@ -52,9 +52,16 @@ int s2s_nn_moe_check(const struct s2s_nn_moe_options *options, const struct s2s_
                      struct s2s_error *err);
 void s2s_nn_moe_init(struct s2s_nn_moe *layer, const struct s2s_nn_ctx *ctx,
                      const struct s2s_nn_moe_options *options);
-/* x outside of the regions of tp. balance: what is asked of the load, or NULL. */
+/* What is asked of the load of a batch. */
+struct s2s_nn_load {
+    struct s2s_balance balance; /* losses; factors of 0: none */
+    struct s2s_loads *loads;    /* where counts add up over a step, or NULL */
+    struct s2s_tensor *routed;  /* I32 [rows that are routed]: a negative one does not count */
+};
+
+/* x outside of the regions of tp. load: may be NULL. */
 struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,
                               const struct s2s_nn_tp *tp, struct s2s_tensor *x,
-                              const struct s2s_balance *balance);
+                              const struct s2s_nn_load *load);
 
 #endif

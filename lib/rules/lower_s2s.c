@@ -133,6 +133,7 @@ static const char *const keys[] = {
     "train.moe_aux_loss_coeff",
     "train.moe_z_loss_coeff",
     "train.moe_router_load_balancing_type",
+    "train.moe_router_bias_update_rate",
     "train.token_dropout",
     "train.spec_augment.freq_masks",
     "train.spec_augment.freq_width",

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
-#include "lib/tensor/param.h"
+#include "lib/tensor/loads.h"
 #include "lib/tensor/tensor_internal.h"
 
 static struct s2s_tensor *vector(struct s2s_tape *tape, enum s2s_dtype dtype, int64_t n)
@@ -331,8 +331,33 @@ static void sum_counts(struct s2s_tape *tape, const struct s2s_group *group,
     tape->device->n_collectives++;
 }
 
+/* y = alpha x (+ y) */
+static void add_counts(struct s2s_tape *tape, float alpha, const float *x, float beta, float *y,
+                       int64_t n)
+{
+    const struct s2s_mat mat = {y, n, S2S_F32};
+    tensor_k(tape)->axpby(
+        tensor_queue(tape),
+        &(struct s2s_k_axpby){.x = {(float *)x, n, S2S_F32},
+                              .z = beta != 0 ? mat : (struct s2s_mat){NULL, 0, S2S_F32},
+                              .y = mat,
+                              .rows = 1,
+                              .cols = n,
+                              .alpha = alpha,
+                              .beta = beta});
+}
+
+/* The counts become those of the mean of all microbatches so far. */
+static void mean_over_step(struct s2s_tape *tape, struct s2s_load *load, float *counts)
+{
+    add_counts(tape, 1, counts, 1, load->wanted, load->n_experts);
+    load->n_seen++;
+    add_counts(tape, 1 / (float)load->n_seen, load->wanted, 0, counts, load->n_experts);
+}
+
 struct s2s_tensor *s2s_op_balance(struct s2s_tape *tape, struct s2s_tensor *logits,
-                                  const struct s2s_router *r, const struct s2s_balance *balance)
+                                  const struct s2s_router *r, const struct s2s_balance *balance,
+                                  struct s2s_load *load)
 {
     const int64_t n = balance->n_segments * r->n_experts;
     tensor_check(tape, "balance", logits, -1, r->n_experts);
@@ -367,10 +392,26 @@ struct s2s_tensor *s2s_op_balance(struct s2s_tape *tape, struct s2s_tensor *logi
     tensor_k(tape)->router_load(tensor_queue(tape), &saved->load);
     s2s_tape_scratch_end(tape);
     sum_counts(tape, balance->group, counts);
+    if (balance->over_step)
+        mean_over_step(tape, load, counts->data);
     struct s2s_tensor *y = tensor_alias(tape, logits);
     y->kept = true;
     struct s2s_node *node = s2s_tape_push(tape, "balance", balance_backward, 1, &logits, 1, &y);
     node->saved = saved;
     node->always = true; /* its loss has a gradient of its own */
     return y;
+}
+
+void s2s_op_count_routes(struct s2s_tape *tape, const struct s2s_routes *routes,
+                         const struct s2s_tensor *rows, struct s2s_load *load)
+{
+    if (!load || !load->bias || !tape->recording)
+        return;
+    tensor_k(tape)->expert_counts(
+        tensor_queue(tape), &(struct s2s_k_expert_counts){.experts = routes->experts->data,
+                                                          .segments = rows ? rows->data : NULL,
+                                                          .counts = load->routed,
+                                                          .n = routes->n,
+                                                          .n_chosen = routes->n_chosen,
+                                                          .n_experts = routes->n_experts});
 }

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "lib/tensor/tensor.h"
 
+struct s2s_load;
 struct s2s_stack;
 
 /* y [T, out] = x [T, in] w^T + b; w [out, in], b [out] or NULL. */
@@ -318,10 +319,15 @@ struct s2s_balance {
     float balance, square;         /* factors of the losses, with the seed of the step */
     const struct s2s_group *group; /* whose ranks have other rows of the same segments, or NULL */
     double *losses;                /* [3] device memory; NULL: not wanted */
+    bool over_step; /* by the counts of a mean microbatch since the step began, which `load` has */
 };
 struct s2s_tensor *s2s_op_balance(struct s2s_tape *tape, struct s2s_tensor *logits,
                                   const struct s2s_router *router,
-                                  const struct s2s_balance *balance);
+                                  const struct s2s_balance *balance, struct s2s_load *load);
+/* Adds what the routes chose to the load, for the bias of the choice; rows [T]: a negative one does
+ * not count, NULL: all do. Once a pass: only on a tape that records. */
+void s2s_op_count_routes(struct s2s_tape *tape, const struct s2s_routes *routes,
+                         const struct s2s_tensor *rows, struct s2s_load *load);
 
 /*
  * ---- state-space models: Mamba2 (op_ssm.c) ----

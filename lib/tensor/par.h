@@ -118,6 +118,7 @@ enum s2s_cp_comm { S2S_CP_ALL_GATHER, S2S_CP_ALL_TO_ALL, S2S_CP_P2P };
 struct s2s_par {
     const struct s2s_group *tp, *cp, *ep, *etp;
     const struct s2s_group *tokens; /* who has other tokens of the same packs: cp, with sp tp too */
+    const struct s2s_group *batch;  /* who has other tokens: of other packs, too */
     enum s2s_cp_comm cp_comm;
     bool sp; /* activations between tp regions are cut along the tokens */
 };

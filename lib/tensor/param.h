@@ -37,6 +37,8 @@ enum s2s_param_flag {
     S2S_PARAM_COPY = 512,    /* a shared one that the other stage counts and saves */
     S2S_PARAM_STACKED = 1024, /* stands right behind the parameter that was added before it, and is
                                * of its stack: see s2s_param_stack */
+    S2S_PARAM_ROUTER = 2048,  /* scores experts: a matrix, or, if a buffer, the bias of its choice,
+                               * which is added right behind it */
     S2S_PARAM_F32 = 4096, /* stays F32 on a device that works in BF16: kernels take it as floats */
 };
 

@@ -61,10 +61,13 @@ static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec
                          .ep = l->axes[S2S_AXIS_EP],
                          .etp = l->axes[S2S_AXIS_TP],
                          .tokens = l->axes[S2S_AXIS_CP],
+                         .batch = l->gradients,
                          .cp_comm = spec->cp_comm,
                          .sp = spec->sequence_parallel && s2s_group_size(l->axes[S2S_AXIS_TP]) > 1};
-    if (l->par.sp)
+    if (l->par.sp) {
         l->par.tokens = s2s_comm_group(s2s_grid_comm(l->grid, TP | CP), "tp-cp", sync);
+        l->par.batch = s2s_comm_group(s2s_grid_comm(l->grid, TP | CP | DP), "tp-cp-dp", sync);
+    }
     memcpy(l->expert_axes, l->axes, sizeof l->expert_axes);
     if (!l->experts)
         return;

@@ -35,7 +35,8 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t
         .activation_gradients = (int64_t)device->pool.peak_bytes,
         .scratch = (int64_t)device->scratch.peak_bytes,
         .results = (int64_t)t->side.results.peak_bytes +
-                   (t->side.running ? (int64_t)t->side.running->arena.peak_bytes : 0),
+                   (t->side.running ? (int64_t)t->side.running->arena.peak_bytes : 0) +
+                   (t->side.loads ? (int64_t)t->side.loads->arena.peak_bytes : 0),
     };
     for (int i = 0; i < device->n_children; i++)
         m->recompute += (int64_t)s2s_tape_peak_bytes(device->children[i]);

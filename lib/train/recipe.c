@@ -219,14 +219,15 @@ static int read_precision(struct s2s_recipe *r, struct s2s_error *err)
 /* In Megatron's words. */
 static int read_balance(struct s2s_recipe *r, struct s2s_error *err)
 {
-    static const char *const types[] = {"aux_loss", "seq_aux_loss", NULL};
+    static const char *const types[] = {"aux_loss", "seq_aux_loss", "global_aux_loss", NULL};
     const struct {
         double *out;
         const char *key;
     } factors[] = {{&r->balance.balance, "train.moe_aux_loss_coeff"},
-                   {&r->balance.square, "train.moe_z_loss_coeff"}};
+                   {&r->balance.square, "train.moe_z_loss_coeff"},
+                   {&r->bias_rate, "train.moe_router_bias_update_rate"}};
     int type;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int rc = s2s_conf_get_f64_or(factors[i].out, r->conf, factors[i].key, 0, err);
         if (rc < 0)
             return rc;
@@ -237,6 +238,7 @@ static int read_balance(struct s2s_recipe *r, struct s2s_error *err)
     int rc = s2s_conf_get_choice_or(&type, r->conf, "train.moe_router_load_balancing_type", types,
                                     0, err);
     r->balance.by_sequence = rc == 0 && type == 1;
+    r->balance.over_step = rc == 0 && type == 2 && r->balance.balance > 0;
     return rc;
 }
 

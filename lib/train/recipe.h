@@ -64,6 +64,7 @@ struct s2s_recipe {
     bool recompute;
     enum s2s_dtype dtype;             /* of activations and of the weights that layers use */
     struct s2s_model_balance balance; /* factors of losses of mixtures of experts; 0: none */
+    double bias_rate;                 /* of the biases of their routers; 0: they stay */
     struct s2s_spec_augment spec_augment;
     double token_dropout;
     int64_t ckpt_every, ckpt_keep;

@@ -38,6 +38,7 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                               .optim = optim,
                               .buckets = options->buckets,
                               .balance = options->balance,
+                              .bias_rate = (float)options->bias_rate,
                               .recompute = options->recompute};
     /* the other ranks wait for one that has no memory left */
     device->fail = end_job;
@@ -52,6 +53,8 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                   options->layout->axes[S2S_AXIS_PP]);
     if (options->batch_norm_batch)
         side->running = s2s_running_new(model->params);
+    if (options->bias_rate > 0 || options->balance.over_step)
+        side->loads = side->balance.loads = s2s_loads_new(model->params);
     side->sums = s2s_sums_new(device, N_SUMS);
     s2s_arena_init(&side->results, device, 1);
     side->squares = s2s_arena_alloc(&side->results, S2S_CLASSES * sizeof *side->squares);
@@ -67,6 +70,7 @@ void s2s_side_release(struct s2s_side *side)
     s2s_stages_release(&side->whole);
     s2s_buckets_free(side->buckets);
     s2s_running_free(side->running);
+    s2s_loads_free(side->loads);
     s2s_sums_free(side->sums);
     s2s_arena_release(&side->results);
     *side = (struct s2s_side){.mesh = NULL};
@@ -133,6 +137,8 @@ static void begin(struct step *s)
     s2s_buckets_begin(s->side->buckets);
     if (s->side->running)
         s2s_running_begin(s->side->running, pipeline.n_microbatches);
+    if (s->side->loads)
+        s2s_loads_begin(s->side->loads);
     if (is_balanced(s->side))
         s->side->model->params->device->kernels->zero(&s->side->model->params->device->queue,
                                                       s->side->balance.losses,
@@ -160,16 +166,16 @@ static void add_loss(void *ctx, const struct s2s_flow_seen *seen)
 
 static void run_actions(struct step *s)
 {
-    const struct s2s_flow_options flow = {.packs = s->data->microbatches,
-                                          .n_packs = s->data->n_microbatches,
-                                          .seed = 1.0 / (double)s->result->labels,
-                                          .recompute = s->side->recompute,
-                                          .balance =
-                                              is_balanced(s->side) ? &s->side->balance : NULL,
-                                          .running = s->side->running,
-                                          .begins = begin_action,
-                                          .seen = add_loss,
-                                          .ctx = s};
+    const struct s2s_flow_options flow = {
+        .packs = s->data->microbatches,
+        .n_packs = s->data->n_microbatches,
+        .seed = 1.0 / (double)s->result->labels,
+        .recompute = s->side->recompute,
+        .balance = is_balanced(s->side) || s->side->loads ? &s->side->balance : NULL,
+        .running = s->side->running,
+        .begins = begin_action,
+        .seen = add_loss,
+        .ctx = s};
     s2s_flow_run(&s->side->flow, &flow);
 }
 
@@ -388,6 +394,15 @@ static void update(struct step *s)
                        s2s_optim_clip_factor(optim, s->result->grad_norm));
 }
 
+/* The biases of routers' choices move by the experts that all ranks' tokens went to. */
+static void move_biases(struct step *s)
+{
+    const struct s2s_layout *layout = s->side->layout;
+    const struct s2s_group *const groups[] = {layout->gradients, layout->axes[S2S_AXIS_TP]};
+    if (s->side->loads && s->side->bias_rate > 0)
+        s2s_loads_end(s->side->loads, groups, 2, s->side->bias_rate);
+}
+
 /* Running statistics of batch norms move by what all ranks have seen. */
 static void publish(struct step *s)
 {
@@ -428,6 +443,7 @@ int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
         return 0;
     }
     update(&s);
+    move_biases(&s);
     publish(&s);
     return 0;
 }

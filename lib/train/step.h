@@ -8,6 +8,7 @@
 #include "lib/mesh/mesh.h"
 #include "lib/model/model.h"
 #include "lib/optim/optim.h"
+#include "lib/tensor/loads.h"
 #include "lib/tensor/running.h"
 #include "lib/tensor/sums.h"
 #include "lib/train/buckets.h"
@@ -27,6 +28,8 @@ struct s2s_side {
     struct s2s_flow flow;             /* the microbatches of a step, on their tapes */
     struct s2s_stages whole;          /* of a model that is no part of a pipeline */
     struct s2s_running *running;      /* NULL: batch norms use their running statistics */
+    struct s2s_loads *loads;          /* of experts; NULL: nobody asks for them */
+    float bias_rate;                  /* by which they move the biases of routers */
     struct s2s_sums *sums;            /* what a step reads back, at once */
     struct s2s_arena results;         /* device memory of the next */
     double *squares;                  /* [S2S_CLASSES] of the gradients */
@@ -38,7 +41,8 @@ struct s2s_side_options {
     const struct s2s_layout *layout;
     struct s2s_buckets *buckets;      /* taken; NULL: the default ones */
     const struct s2s_stages *stages;  /* of the model, on the layout's pp; NULL: all is here */
-    struct s2s_model_balance balance; /* factors; losses is the side's */
+    struct s2s_model_balance balance; /* factors; losses and loads are the side's */
+    double bias_rate; /* of the biases of routers' choices, after each step; 0: they stay */
     bool recompute, batch_norm_batch;
 };
 

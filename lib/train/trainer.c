@@ -41,10 +41,10 @@ static bool is_anything_trained(const struct s2s_params *params)
     return false;
 }
 
-static bool has_experts(const struct s2s_params *params)
+static bool has_any(const struct s2s_params *params, unsigned flags)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (params->list[i]->flags & S2S_PARAM_EXPERT)
+        if ((params->list[i]->flags & flags) == flags)
             return true;
     return false;
 }
@@ -56,7 +56,14 @@ static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "an encoder alone has no loss to train on");
     if (!is_anything_trained(model->params))
         return s2s_error_set(err, S2S_E_RULE, "every part of the model is frozen");
-    if (t->layout.experts && !has_experts(model->params))
+    if (t->recipe->bias_rate > 0 && !has_any(model->params, S2S_PARAM_ROUTER | S2S_PARAM_BUFFER))
+        return s2s_error_hint(err,
+                              s2s_error_set(err, S2S_E_RULE,
+                                            "train.moe_router_bias_update_rate %g for a model "
+                                            "whose routers have no bias",
+                                            t->recipe->bias_rate),
+                              "leave it out; train.moe_aux_loss_coeff evens their load");
+    if (t->layout.experts && !has_any(model->params, S2S_PARAM_EXPERT))
         return s2s_error_hint(
             err,
             s2s_error_set(err, S2S_E_RULE, "mesh.ep %d and mesh.etp %d for a model without experts",
@@ -144,6 +151,7 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
                                           .buckets = buckets,
                                           .stages = &t->bundle.stages,
                                           .balance = recipe->balance,
+                                          .bias_rate = recipe->bias_rate,
                                           .recompute = recipe->recompute,
                                           .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);

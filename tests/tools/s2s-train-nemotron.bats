@@ -71,6 +71,43 @@ PY
     [ "$(jq .time_step_min kept/config.json)" = 0.001 ]
 }
 
+@test "biases of routers move after each step, are saved, and go on as they were" {
+    rate=train.moe_router_bias_update_rate=1e-2
+    s2s-train -q -j1 p.yaml model.path="$M" run=one train.steps=4 $rate
+    s2s-train -q -j1 p.yaml model.path="$M" run=two train.steps=2 $rate
+    s2s-train -q -j1 p.yaml model.path="$M" run=two train.steps=4 $rate train.recompute=true
+    bits one 4 >one.bits
+    bits two 4 >two.bits
+    same one.bits two.bits
+    s2s-ckpt convert -q --to safetensors one/checkpoints/iter_0000004 one.safetensors
+    python3 - "$M/model.safetensors" one.safetensors <<'PY'
+import json, struct, sys
+
+def biases(path):
+    data = open(path, "rb").read()
+    (n,) = struct.unpack("<Q", data[:8])
+    head = json.loads(data[8:8 + n])
+    return {k: struct.unpack("<8f", data[8 + n:][slice(*t["data_offsets"])]) for k, t in head.items() if k.endswith("bias") and "gate" in k}
+
+old, new = (biases(path) for path in sys.argv[1:])
+assert len(old) == len(new) == 2
+for name in old:
+    moves = [(b - a) / 1e-2 for a, b in zip(old[name], new[name])]
+    # four steps of the rate, up, down or, where the load is the mean, not at all
+    assert all(abs(m - round(m)) < 1e-4 and abs(m) < 4.5 for m in moves) and any(moves), moves
+PY
+    # frozen, or without the key, they stay
+    s2s-train -q -j1 p.yaml model.path="$M" run=frozen train.steps=1 $rate 'model.freeze=["*score_correction*"]'
+    s2s-train -q -j1 p.yaml model.path="$M" run=without train.steps=1
+    for run in frozen without; do
+        s2s-ckpt diff $run/checkpoints "$M" >diff 2>/dev/null || true
+        [ -s diff ]
+        not grep score_correction diff
+    done
+    exits 1 s2s-train -q -j1 p.yaml model.path="$ROOT/tests/oracle/models/mixtral" run=no $rate
+    says "whose routers have no bias"
+}
+
 @test "what would be another model is refused at its place" {
     refuses() { # FILTER WORDS..
         local filter=$1

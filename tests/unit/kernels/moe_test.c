@@ -410,6 +410,54 @@ static void losses_of_balance_and_their_gradients(void **state)
             balance_case(&balances[i], accumulate);
 }
 
+/* Two choices of each of n rows, into counts. */
+static void count(float *counts, const int32_t *segments, int64_t n)
+{
+    static const int32_t experts[] = {0, 2, 2, 4, 1, 2, 0, 2};
+    k->expert_counts(&queue, &(struct s2s_k_expert_counts){
+                                 .experts = in(experts, sizeof experts),
+                                 .segments = segments ? in(segments, 4 * sizeof *segments) : NULL,
+                                 .counts = vec(counts),
+                                 .n = n,
+                                 .n_chosen = 2,
+                                 .n_experts = 5});
+    done();
+}
+
+/* Each of 5 biases moves by this many times the rate. */
+static void expect_moves(float *counts, const int moves[5])
+{
+    const float rate = 0.25f;
+    float *bias = values(1, 5, 5, 7), before[5];
+    memcpy(before, bias, sizeof before);
+    k->router_bias(&queue,
+                   &(struct s2s_k_router_bias){
+                       .counts = vec(counts), .bias = vec(bias), .n_experts = 5, .rate = rate});
+    done();
+    for (int e = 0; e < 5; e++)
+        assert_true(bias[e] == before[e] + (float)moves[e] * rate);
+    free(bias);
+}
+
+static void choices_of_rows_that_count_are_counted_and_move_the_bias(void **state)
+{
+    static const int32_t segments[] = {0, 3, -1, 0};
+    static const float all[] = {2, 1, 4, 0, 1}, some[] = {2, 0, 3, 0, 1};
+    float *counts = s2s_xcalloc(5, sizeof *counts);
+    count(counts, NULL, 4);
+    assert_memory_equal(counts, all, sizeof all);
+    memset(counts, 0, sizeof all);
+    count(counts, segments, 4);
+    count(counts, segments, 0);
+    assert_memory_equal(counts, some, sizeof some);
+    /* the mean is 6 / 5: what is above it goes down */
+    expect_moves(counts, (const int[]){-1, 1, -1, 1, 1});
+    for (int e = 0; e < 5; e++)
+        counts[e] = e == 1 ? 7 : e == 2 ? 1 : 4;
+    expect_moves(counts, (const int[]){0, -1, 1, 0, 0});
+    free(counts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +466,7 @@ int main(void)
         cmocka_unit_test(weights_pass_back_to_logits),
         cmocka_unit_test(choices_are_sorted_by_expert_and_stay_in_order),
         cmocka_unit_test(losses_of_balance_and_their_gradients),
+        cmocka_unit_test(choices_of_rows_that_count_are_counted_and_move_the_bias),
     };
     return run_on_tables(tests);
 }

@@ -18,6 +18,7 @@
 #include "lib/base/rng.h"
 #include "lib/io/safetensors.h"
 #include "lib/nn/moe.h"
+#include "lib/tensor/loads.h"
 #include "tests/unit/tensor/team.h"
 
 #define MODELS "tests/oracle/models/"
@@ -82,6 +83,7 @@ struct megatron {
     struct s2s_tensor *input, *weight;
     double losses[2][3]; /* of the first and the second kind that a case asks for */
     double *device_losses;
+    struct s2s_load load; /* of a step of one microbatch */
 };
 
 static int64_t integer(const json_t *c, const char *key)
@@ -160,8 +162,9 @@ static struct s2s_tensor *balance_case(struct megatron *m, struct s2s_tensor *lo
             .n_segments = seq ? m->n_seqs : 1,
             .balance = (float)(json_number_value(factor) * per),
             .square = i == 0 && json_is_number(z) ? (float)(json_number_value(z) * per) : 0,
-            .losses = m->device_losses + 3 * i};
-        logits = s2s_op_balance(m->tape, logits, &m->router, &balance);
+            .losses = m->device_losses + 3 * i,
+            .over_step = strcmp(json_string_value(kind), "global_aux_loss") == 0};
+        logits = s2s_op_balance(m->tape, logits, &m->router, &balance, &m->load);
     }
     return logits;
 }
@@ -213,6 +216,37 @@ static void check_logged(const struct megatron *m, double losses[6])
         assert_true(fabs(losses[1] / (double)m->n - json_number_value(z)) < 1e-5);
 }
 
+static float *zeros(struct s2s_tape *tape, int64_t n)
+{
+    float *x = s2s_tape_tensor(tape, S2S_F32, 1, &n)->data;
+    tape->device->kernels->zero(&tape->device->queue, x, (size_t)n * sizeof *x);
+    return x;
+}
+
+/* What the tokens chose, and the bias after a step of Megatron's default rate. */
+static void check_bias(struct megatron *m, const struct s2s_routes *routes, struct s2s_tensor *bias)
+{
+    char prefix[60];
+    float counts[S2S_MAX_EXPERTS], moved[S2S_MAX_EXPERTS];
+    struct s2s_device *device = m->tape->device;
+    struct s2s_param param = {.tensor = bias};
+    struct s2s_loads loads = {.device = device, .list = &m->load, .n = 1, .n_counts = m->e};
+    snprintf(prefix, sizeof prefix, "%s/", m->name);
+    m->load.bias = &param;
+    s2s_op_count_routes(m->tape, routes, NULL, &m->load);
+    device->kernels->copy_out(&device->queue, counts, m->load.routed,
+                              (size_t)m->e * sizeof *counts);
+    const int64_t *want = look(m->expected, prefix, "tokens_per_expert")->data;
+    for (int64_t e = 0; e < m->e; e++) {
+        int64_t n;
+        memcpy(&n, want + e, sizeof n);
+        assert_int_equal((int64_t)counts[e], n);
+    }
+    s2s_loads_end(&loads, NULL, 0, 1e-3f);
+    s2s_tensor_read(bias, moved);
+    close_to("bias", moved, look(m->expected, prefix, "updated_expert_bias")->data, m->e, 0);
+}
+
 static void megatron_case(const json_t *all, const json_t *c, struct s2s_safetensors *inputs,
                           struct s2s_safetensors *expected)
 {
@@ -230,12 +264,16 @@ static void megatron_case(const json_t *all, const json_t *c, struct s2s_safeten
     struct s2s_tensor *bias = upload(&m, "expert_bias", 1, m.e);
     struct s2s_tensor *cotangent = upload(&m, "cotangent_probs", m.n, m.e);
     struct s2s_tensor *logits = s2s_op_linear(m.tape, m.input, m.weight, NULL);
+    m.load = (struct s2s_load){
+        .n_experts = m.e, .routed = zeros(m.tape, m.e), .wanted = zeros(m.tape, m.e)};
     if (!pad)
         logits = balance_case(&m, logits);
     const struct s2s_routes routes = s2s_op_route(m.tape, logits, bias, &m.router);
     int32_t *experts = s2s_xcalloc((size_t)(m.n * m.k), sizeof *experts);
     s2s_tensor_read(routes.experts, experts);
     check_probs(&m, &routes, experts, atol_of(&m, table, "probs"));
+    if (bias)
+        check_bias(&m, &routes, bias);
     s2s_tape_seed_grad(m.tape, routes.weights, chosen(&m, cotangent, experts));
     s2s_tape_backward(m.tape);
     const char *input = pad ? "grad_input_main_only" : "grad_input";
@@ -249,6 +287,33 @@ static void megatron_case(const json_t *all, const json_t *c, struct s2s_safeten
     }
     free(experts);
     close_tape(m.tape, device);
+}
+
+/* Of two microbatches of three tokens, one expert each: those of the first, then the mean. */
+static void a_loss_over_the_step_goes_by_the_mean_of_its_microbatches(void **state)
+{
+    static const float x[2][6] = {{3, 0, 3, 0, 3, 0}, {0, 3, 3, 0, 0, 3}};
+    const struct s2s_router router = {.n_experts = 2, .n_chosen = 1, .score = S2S_SCORE_SOFTMAX};
+    const double high = 1 / (1 + exp(-3)), low = 1 - high;
+    /* E / (K n) times the sum of counts and sums of probabilities */
+    const double want[2] = {2.0 / 3 * (3 * 3 * high),
+                            2.0 / 3 * (2 * (high + 2 * low) + 1 * (low + 2 * high))};
+    struct s2s_device *device;
+    struct s2s_tape *tape = open_tape(&device, true);
+    double *losses = s2s_tape_tensor(tape, S2S_F64, 1, (int64_t[]){3})->data, got[3];
+    struct s2s_load load = {.n_experts = 2, .wanted = zeros(tape, 2)};
+    double sum = 0;
+    device->kernels->zero(&device->queue, losses, sizeof got);
+    for (int i = 0; i < 2; i++) {
+        const struct s2s_balance balance = {
+            .n_segments = 1, .balance = 1, .losses = losses, .over_step = true};
+        s2s_op_balance(tape, leaf(tape, 3, 2, x[i]), &router, &balance, &load);
+    }
+    s2s_tape_backward(tape);
+    device->kernels->copy_out(&device->queue, got, losses, sizeof got);
+    sum = want[0] + want[1];
+    assert_true(fabs(got[0] - sum) < 1e-5 * sum && got[2] == 6);
+    close_tape(tape, device);
 }
 
 static void routers_choose_weigh_and_balance_as_megatron_does(void **state)
@@ -273,7 +338,8 @@ static void a_loss_of_balance_flows_where_nothing_else_does(void **state)
     struct s2s_tape *tape = open_tape(&device, true);
     struct s2s_tensor *logits = leaf(tape, 2, 3, x);
     float got[6];
-    s2s_op_balance(tape, logits, &router, &(struct s2s_balance){.n_segments = 1, .balance = 1});
+    s2s_op_balance(tape, logits, &router, &(struct s2s_balance){.n_segments = 1, .balance = 1},
+                   NULL);
     s2s_tape_backward(tape);
     s2s_tensor_read(s2s_tape_take_grad(tape, logits), got);
     assert_true(got[0] > 0 && got[1] < 0);
@@ -513,6 +579,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(routers_choose_weigh_and_balance_as_megatron_does),
+        cmocka_unit_test(a_loss_over_the_step_goes_by_the_mean_of_its_microbatches),
         cmocka_unit_test(a_loss_of_balance_flows_where_nothing_else_does),
         cmocka_unit_test(a_layer_with_groups_and_a_bias_is_transformers_nemotron_h),
         cmocka_unit_test(experts_on_ranks_equal_one_process),

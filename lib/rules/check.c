@@ -78,11 +78,14 @@ static void find_duplicates(struct rules_check *check)
 {
     size_t n = 0;
     const struct s2s_conf_duplicate *d = s2s_conf_duplicates(check->conf, &n);
+    const bool refused = check->report->dialect == S2S_DIALECT_S2S;
     for (size_t i = 0; i < n; i++) {
         struct s2s_conf at = {.place = d[i].second};
         rules_find(check, "S2S-CFG-003", &at, false, "remove one of them",
-                   "'%s' stands here again; it was set in line %d, and the later one counts",
-                   d[i].key, d[i].first.line);
+                   "'%s' stands here again; it was set in line %d%s", d[i].key, d[i].first.line,
+                   refused ? "" : ", and the later one counts");
+        if (refused)
+            check->report->findings[check->report->n_findings - 1].severity = S2S_SEVERITY_ERROR;
     }
 }
 
@@ -708,6 +711,7 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
         find_needed_markers(&check);
         evaluate_all(&check);
         rules_find_text(&check);
+        rules_check_fit(&check);
         suppress(&check);
         choose(report, opt);
         finish(report);

@@ -247,22 +247,6 @@ static void lower_betas(struct rules_check *check)
     rules_fact_set(&check->facts, "betas_bad", rules_bool(bad));
 }
 
-/* Asks whoever can build the model. */
-static void check_fit(struct rules_check *check)
-{
-    static const char *const axes[] = {"tp", "cp", "pp", "ep"};
-    struct s2s_error err = S2S_ERROR_INIT;
-    bool cut = false;
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
-        cut |= rules_number(check, axes[i], 1) > 1;
-    if (!cut || !check->opt->fits)
-        return;
-    if (check->opt->fits(check->conf, (int64_t)rules_number(check, "world", 0), &err) ==
-        S2S_E_RANGE)
-        rules_find(check, "S2S-TRN-017", s2s_conf_find(check->conf, "mesh"), true, "", "%s",
-                   err.text);
-}
-
 int rules_lower_s2s(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
@@ -284,6 +268,18 @@ int rules_lower_s2s(struct rules_check *check)
     lower_data(check);
     lower_betas(check);
     rules_lower_derived(check, derived);
-    check_fit(check);
     return 0;
+}
+
+void rules_check_fit(struct rules_check *check)
+{
+    const struct s2s_conf *mesh = s2s_conf_find(check->conf, "mesh");
+    struct s2s_error err = S2S_ERROR_INIT;
+    for (size_t i = 0; i < check->report->n_findings; i++)
+        if (check->report->findings[i].severity == S2S_SEVERITY_ERROR)
+            return;
+    if (check->report->dialect == S2S_DIALECT_S2S && check->opt->fits &&
+        check->opt->fits(check->conf, (int64_t)rules_number(check, "world", 0), &err) ==
+            S2S_E_RANGE)
+        rules_find(check, "S2S-TRN-017", mesh ? mesh : check->conf, true, err.hint, "%s", err.text);
 }

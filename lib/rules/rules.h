@@ -81,8 +81,9 @@ struct s2s_rules_options {
      * as s2s-train plan does; called where `memory`. err says why that cannot be told. */
     int (*plan)(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t world_size,
                 struct s2s_error *err);
-    /* NULL, or whether the model of a recipe of s2s-train can be cut for its mesh, asked where that
-     * has more than dp. RANGE: err says what cannot; other failures say nothing of it. */
+    /* NULL, or whether s2s-train takes the values of a recipe and its mesh, and cuts its model for
+     * that, asked where no rule has found an error. RANGE: err says what is refused; other failures
+     * are of what need not be here, such as a model. */
     int (*fits)(const struct s2s_conf *recipe, int64_t world_size, struct s2s_error *err);
 };
 

@@ -152,6 +152,8 @@ void rules_lower_nemotron_h(struct rules_check *check, struct rules_value name);
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
 void rules_lower_env(struct rules_check *check, const struct rules_env *names);
 int rules_lower_s2s(struct rules_check *check);
+/* Of a recipe in which no rule has found an error: whether s2s-train takes it all the same. */
+void rules_check_fit(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
 void rules_lower_rl_run(struct rules_check *check); /* what is not its parallelism */

@@ -33,7 +33,7 @@ const struct s2s_rule rules_cfg[] = {
         .message = "a key stands twice in one map",
         .fix = "remove one",
         .why = "The later one wins silently, or the loader refuses the file.",
-        .source = "PyYAML keeps the last, OmegaConf raises",
+        .source = "PyYAML keeps the last, OmegaConf and s2s-train raise",
     },
     {
         .id = "S2S-CFG-004",

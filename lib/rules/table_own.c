@@ -278,10 +278,11 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-017",
         .dialects = S2S,
         .severity = ERROR,
-        .message = "a size of the model that the ranks of the mesh cannot share",
-        .fix = "give other sizes of the mesh",
+        .message = "a value, or a mesh for this model, that s2s-train refuses",
+        .fix = "give another value, or other sizes of the mesh",
         .why = "Ranks of tp have whole attention heads, and the same number of them and of columns "
-               "of an MLP; stages of pp have layers each.",
+               "of an MLP; stages of pp have layers each; parameters are divided "
+               "(optim_grads_params) without pp, ep and an etp of its own.",
         .source = "doc/RECIPE.md",
     },
     {

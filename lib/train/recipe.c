@@ -403,19 +403,20 @@ static int check_stages(const struct s2s_recipe *r, struct s2s_error *err)
     return 0;
 }
 
-/* Whether the microbatches of a step go through the pipeline. */
-static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
+static struct s2s_pipeline pipeline_of(const struct s2s_recipe *r)
 {
     const int dp = r->mesh.size[S2S_AXIS_DP];
     const int64_t all = (r->packs_per_step + r->packs_per_microbatch - 1) / r->packs_per_microbatch;
-    const struct s2s_pipeline pipeline = {.n_ranks = r->mesh.size[S2S_AXIS_PP],
-                                          .n_chunks = r->stages.n_chunks,
-                                          .n_microbatches = (all + dp - 1) / dp,
-                                          .group = r->stages.group};
-    if (pipeline.n_ranks > 1 && pipeline.n_microbatches < pipeline.n_ranks)
-        s2s_warn("recipe", "%lld microbatch%s a step for %d pipeline ranks: most of them wait",
-                 (long long)pipeline.n_microbatches, pipeline.n_microbatches == 1 ? "" : "es",
-                 pipeline.n_ranks);
+    return (struct s2s_pipeline){.n_ranks = r->mesh.size[S2S_AXIS_PP],
+                                 .n_chunks = r->stages.n_chunks,
+                                 .n_microbatches = (all + dp - 1) / dp,
+                                 .group = r->stages.group};
+}
+
+/* Whether the microbatches of a step go through the pipeline. */
+static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_pipeline pipeline = pipeline_of(r);
     int rc = s2s_pipeline_check(&pipeline, err);
     if (rc == 0)
         return 0;
@@ -428,20 +429,34 @@ static int check_pipeline(const struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
+static void say_waiting(const struct s2s_recipe *r)
+{
+    const struct s2s_pipeline p = pipeline_of(r);
+    if (p.n_ranks > 1 && p.n_microbatches < p.n_ranks)
+        s2s_warn("recipe", "%lld microbatch%s a step for %d pipeline ranks: most of them wait",
+                 (long long)p.n_microbatches, p.n_microbatches == 1 ? "" : "es", p.n_ranks);
+}
+
+int s2s_recipe_fit(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)
+{
+    int rc = fit_mesh(r, world_size, err);
+    if (rc == 0)
+        rc = fit_experts(r, err);
+    if (rc == 0)
+        rc = check_stages(r, err);
+    return rc == 0 && trains ? check_pipeline(r, err) : rc;
+}
+
 int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)
 {
     struct s2s_report report = S2S_REPORT_INIT;
     int rc = s2s_rules_check_recipe(r->conf, world_size, trains ? NULL : "S2S-BAT", &report, err);
     if (rc >= 0) {
         say_warnings(&report);
-        rc = fit_mesh(r, world_size, err);
+        rc = s2s_recipe_fit(r, world_size, trains, err);
     }
-    if (rc == 0)
-        rc = fit_experts(r, err);
-    if (rc == 0)
-        rc = check_stages(r, err);
     if (rc == 0 && trains)
-        rc = check_pipeline(r, err);
+        say_waiting(r);
     s2s_report_release(&report);
     return rc;
 }

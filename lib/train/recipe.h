@@ -91,6 +91,9 @@ int s2s_recipe_take(struct s2s_recipe *recipe, struct s2s_conf *conf, char *cons
  * fit them. Warnings are logged. ARG and RANGE for a mesh that does not fit; sets the size of dp.
  */
 int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, bool trains, struct s2s_error *err);
+/* Of that what no rule of lib/rules says: whether the mesh fits world_size ranks, experts and
+ * stages the mesh, and the microbatches of a step its pipeline. Sets the size of dp. */
+int s2s_recipe_fit(struct s2s_recipe *recipe, int world_size, bool trains, struct s2s_error *err);
 /* Whether the sizes of the mesh go with its data_parallel_sharding_strategy: UNSUPPORTED. Who reads
  * a recipe has been told; who changes sizes afterwards asks again. */
 int s2s_recipe_check_sharding(const struct s2s_recipe *recipe, struct s2s_error *err);

@@ -457,10 +457,10 @@ EOF
     done
 }
 
-@test "a duplicate key is a warning with the first place" {
+@test "a duplicate key is a warning with the first place, an error where s2s-train refuses it" {
     (cat good.yaml; echo 'seed: 2') >twice.yaml
-    exits 0 s2s-check twice.yaml
-    says "twice.yaml:23:1: warning: 'seed' stands here again; it was set in line 2"
+    exits 1 s2s-check twice.yaml
+    says "twice.yaml:23:1: error: 'seed' stands here again; it was set in line 2"
     # of a child and of its parent, too
     cp "$ROOT"/tests/oracle/rules/rl_parent.yaml .
     (cat "$ROOT/tests/oracle/rules/rl.yaml"; echo 'defaults: rl_parent.yaml') >child.yaml

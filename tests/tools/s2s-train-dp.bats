@@ -101,15 +101,6 @@ same_checkpoint() {
     alike "$(s2s-train eval r.yaml run=plain --json | sed 's/plain//')" "$(s2s-train eval r.yaml run=divided $all --json | sed 's/divided//')"
 }
 
-@test "ranks of a pipeline, and of experts, do not divide parameters" {
-    exits 1 mpirun_n 2 s2s-train -j1 r.yaml mesh.pp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
-    says "optim_grads_params does not go with mesh.pp"
-    exits 1 mpirun_n 2 s2s-train -j1 r.yaml mesh.dp=2 mesh.ep=2 mesh.data_parallel_sharding_strategy=optim_grads_params
-    says "optim_grads_params does not go with mesh.ep"
-    exits 1 s2s-train plan r.yaml --mesh pp=2,dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
-    says "optim_grads_params does not go with mesh.pp"
-}
-
 @test "plan says what a rank keeps of what is divided" {
     sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 16/' llm.json
     s2s-train plan r.yaml --mesh dp=4 --json >whole.json

@@ -1,4 +1,4 @@
-# Pipelines: what is refused, said, saved and evaluated (that they learn as one process is in s2s-train-mesh.bats).
+# Pipelines: what is said, saved and evaluated (that they learn as one process is in s2s-train-mesh.bats).
 load common
 load train
 
@@ -12,27 +12,6 @@ on() {
     local n=$1
     shift
     if [ "$n" -eq 1 ]; then command s2s-train -q -j1 "$@"; else mpirun_n "$n" s2s-train -q -j1 "$@" </dev/null; fi
-}
-
-@test "shapes that no pipeline has are refused before anything starts" {
-    exits 1 on 3 r.yaml mesh.pp=3 mesh.vpp=2 train.packs_per_step=6
-    says "4 layers cannot be dealt to 6 stages"
-    exits 1 on 2 r.yaml mesh.pp=2 'mesh.pp_layers=[2,1]'
-    says "the stages have 3 layers, the model has 4"
-    exits 1 on 3 r.yaml mesh.pp=3 'mesh.pp_layers=[2,0,2]'
-    says "stage 1 has 0 of 4 layers"
-    exits 1 on 2 r.yaml mesh.pp=2 'mesh.pp_layers=[4]'
-    says "expected the layers of each of 2 stages (pp x vpp), found 1 numbers"
-    exits 1 on 1 r.yaml mesh.vpp=2
-    says "2 chunks a rank need a pipeline: mesh.pp is 1"
-    exits 1 on 2 r.yaml mesh.pp=2 mesh.vpp=2 train.packs_per_step=1
-    says "expected at least as many as ranks (2) and at most all (1)"
-    exits 1 on 2 r.yaml mesh.pp=2 mesh.vpp=2 train.packs_per_step=4 mesh.vpp_group=3
-    says "4 microbatches in groups of 3 leave 1"
-    not test -e run/log.jsonl
-    # fewer microbatches than ranks only leave them idle
-    exits 0 mpirun_n 2 s2s-train -j1 r.yaml mesh.pp=2 train.packs_per_step=1 train.steps=1
-    says "1 microbatch a step for 2 pipeline ranks"
 }
 
 @test "a run goes on in any other pipeline, with the bits of one that was not interrupted" {

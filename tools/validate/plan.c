@@ -79,13 +79,31 @@ int check_plan(struct s2s_memory *memory, const struct s2s_conf *recipe, int64_t
     return rc;
 }
 
+/* Whether one process could train it: then the mesh is at fault. */
+static bool fits_alone(struct s2s_recipe *r)
+{
+    static const struct s2s_layout_spec one = S2S_LAYOUT_SPEC_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_mesh *mesh;
+    r->mesh = one;
+    r->stages.n_chunks = 1;
+    r->sharding = S2S_NO_SHARD;
+    int rc = s2s_mesh_open_count(&mesh, 1, 0, &err);
+    if (rc == 0)
+        rc = s2s_plan_try(r, mesh, &err);
+    s2s_mesh_close(mesh);
+    return rc == 0;
+}
+
 int check_fits(const struct s2s_conf *recipe, int64_t world_size, struct s2s_error *err)
 {
     struct s2s_recipe r;
     struct s2s_mesh *mesh;
     int rc = open_recipe(&r, &mesh, recipe, world_size, err);
-    if (rc == 0)
-        rc = s2s_plan_try(&r, mesh, err);
+    if (rc < 0 || s2s_recipe_fit(&r, s2s_mesh_size(mesh), true, err) < 0)
+        rc = S2S_E_RANGE;
+    else if ((rc = s2s_plan_try(&r, mesh, err)) < 0 && fits_alone(&r))
+        rc = S2S_E_RANGE;
     s2s_mesh_close(mesh);
     s2s_recipe_release(&r);
     return rc;

@@ -348,6 +348,18 @@ void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *p, int whi
                                   (size_t)(end - begin) * sizeof *local);
 }
 
+void s2s_optim_get_piece(const struct s2s_optim *o, const struct s2s_param *p, int which,
+                         int64_t begin, float *out)
+{
+    struct s2s_device *device = o->params->device;
+    int64_t at, end = begin;
+    const struct s2s_optim_slice *slice = next_slice(o, p, &at, &end);
+    if (!slice || at != begin)
+        S2S_BUG("%s: no moments of element %lld", p->name, (long long)begin);
+    device->kernels->copy_out_async(&device->queue, out, moments_at(o, slice, p, which, begin),
+                                    (size_t)(end - begin) * sizeof *out);
+}
+
 void s2s_optim_set(struct s2s_optim *o, const struct s2s_param *p, int which, const float *local)
 {
     struct s2s_device *device = o->params->device;

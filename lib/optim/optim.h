@@ -101,6 +101,10 @@ bool s2s_optim_next(const struct s2s_optim *optim, const struct s2s_param *param
  * left alone. which: 0 m, 1 v. */
 void s2s_optim_get(const struct s2s_optim *optim, const struct s2s_param *param, int which,
                    float *local);
+/* One of those pieces alone, the one that begins there, into out, in the order of the device's
+ * queue: it is there once the device was waited for. */
+void s2s_optim_get_piece(const struct s2s_optim *optim, const struct s2s_param *param, int which,
+                         int64_t begin, float *out);
 void s2s_optim_set(struct s2s_optim *optim, const struct s2s_param *param, int which,
                    const float *local);
 

@@ -51,6 +51,7 @@ static const struct rules_map map[] = {
     {"ckpt_every", "checkpoint.every", "int", "0"},
     {"ckpt_keep", "checkpoint.keep", "int", "1"},
     {"resume", "checkpoint.resume", "bool", "true"},
+    {"async_save", "checkpoint.async_save", "bool", "false"},
     {"freq_masks", "train.spec_augment.freq_masks", "int", "0"},
     {"freq_width", "train.spec_augment.freq_width", "number", "0"},
     {"time_masks", "train.spec_augment.time_masks", "int", "0"},
@@ -142,6 +143,7 @@ static const char *const keys[] = {
     "checkpoint.every",
     "checkpoint.keep",
     "checkpoint.resume",
+    "checkpoint.async_save",
     NULL,
 };
 

@@ -260,6 +260,9 @@ void s2s_param_set(struct s2s_param *param, const void *whole, enum s2s_dtype dt
  * stored here. */
 void s2s_param_set_local(struct s2s_param *param, const float *local);
 void s2s_param_get(const struct s2s_param *param, float *local);
+/* The elements [stored_begin, stored_end) alone, in the order of the device's queue: they are there
+ * once the device was waited for. */
+void s2s_param_get_stored(const struct s2s_param *param, float *stored);
 void s2s_param_get_grad(const struct s2s_param *param, float *local);
 
 /* The first parameter whose gradient (or value) holds a NaN or Inf; NULL: none. */

@@ -229,6 +229,17 @@ void s2s_param_get(const struct s2s_param *param, float *local)
         s2s_tensor_read_f32(param->tensor, local);
 }
 
+void s2s_param_get_stored(const struct s2s_param *param, float *stored)
+{
+    struct s2s_device *device = param->tensor->device;
+    if (param->master)
+        device->kernels->copy_out_async(&device->queue, stored, param->master,
+                                        (size_t)(param->stored_end - param->stored_begin) *
+                                            sizeof *stored);
+    else if (param->numel > 0)
+        s2s_tensor_read_f32(param->tensor, stored);
+}
+
 void s2s_param_get_grad(const struct s2s_param *param, float *local)
 {
     if (param->trained)

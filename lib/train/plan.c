@@ -307,6 +307,8 @@ static void report(struct planner *p)
     s2s_train_memory_of(&plan->memory, p->t);
     plan->lanes = p->t->bundle.device->queue.lanes;
     plan->peak_bytes = (int64_t)p->count->peak_bytes;
+    if (p->t->recipe->async_save && p->t->recipe->ckpt_every > 0)
+        plan->save_bytes = s2s_trainer_save_bytes(p->t);
     plan->tally = p->count->tally; /* taken */
     p->count->tally = (struct s2s_tally){0};
 }

@@ -52,7 +52,8 @@ struct s2s_plan {
     int64_t tokens, microbatches; /* of this rank's packs in a step, real tokens */
     int lanes;                    /* threads that workspaces are for */
     struct s2s_train_memory memory;
-    int64_t peak_bytes;     /* of all device memory that was allocated, gaps in it too */
+    int64_t peak_bytes; /* of all device memory that was allocated, gaps in it too */
+    int64_t save_bytes; /* host memory for the copy that checkpoint.async_save writes; 0: none */
     struct s2s_tally tally; /* of one step */
     struct s2s_plan_sent *sent;
     size_t n_sent;

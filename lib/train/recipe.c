@@ -268,6 +268,7 @@ static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
     }
     int rc = s2s_conf_get_f64_or(&r->max_seconds, c, "train.max_seconds", 0, err);
     if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->resume, c, "checkpoint.resume", true, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&r->async_save, c, "checkpoint.async_save", false, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&r->recompute, c, "train.recompute", false, err)) < 0 ||
         (rc = read_precision(r, err)) < 0)
         return rc;

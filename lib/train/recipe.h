@@ -69,6 +69,7 @@ struct s2s_recipe {
     double token_dropout;
     int64_t ckpt_every, ckpt_keep;
     bool resume;
+    bool async_save; /* checkpoints are written beside training */
 };
 
 #define S2S_RECIPE_INIT \

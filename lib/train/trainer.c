@@ -193,6 +193,7 @@ void s2s_trainer_free(struct s2s_trainer *t)
         return;
     s2s_feed_close(t->feed);
     s2s_runlog_close(t->log, NULL);
+    s2s_save_free(t->save);
     s2s_side_release(&t->side);
     s2s_optim_free(t->optim);
     s2s_bundle_free(&t->bundle);
@@ -257,9 +258,11 @@ enum stop { GO_ON, STOP_DONE, STOP_ASKED };
 static enum stop ask_all(struct s2s_trainer *t)
 {
     const struct s2s_recipe *r = t->recipe;
-    double facts[2] = {asked_to_stop != 0, s2s_mesh_rank(t->mesh) == 0 ? t->state.elapsed_s : 0};
-    s2s_comm_all_reduce(s2s_mesh_world(t->mesh), facts, 2, S2S_F64, S2S_GROUP_MAX);
+    double facts[3] = {asked_to_stop != 0, s2s_mesh_rank(t->mesh) == 0 ? t->state.elapsed_s : 0,
+                       s2s_trainer_save_is_busy(t)};
+    s2s_comm_all_reduce(s2s_mesh_world(t->mesh), facts, 3, S2S_F64, S2S_GROUP_MAX);
     t->state.elapsed_s = facts[1]; /* the clock of rank 0 counts */
+    t->save_waits = facts[2] > 0;
     if (facts[0] > 0)
         return STOP_ASKED;
     if (r->steps >= 0 && t->state.step >= r->steps)
@@ -427,6 +430,11 @@ static bool due(int64_t step, int64_t every)
     return every > 0 && step % every == 0;
 }
 
+static int save(struct s2s_trainer *t, struct s2s_error *err)
+{
+    return t->recipe->async_save ? s2s_trainer_save_behind(t, err) : s2s_trainer_save(t, err);
+}
+
 /* evaluated: the step that was evaluated last */
 static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t evaluated,
                 struct s2s_error *err)
@@ -439,6 +447,8 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
         (rc = evaluate_all(t, &evaluated, err)) < 0)
         return rc;
     while ((stop = ask_all(t)) == GO_ON) {
+        if (!t->save_waits && (rc = s2s_trainer_save_go_on(t, err)) < 0)
+            return rc;
         if ((rc = one_step(t, progress, &ended, err)) < 0)
             return rc;
         if (ended) {
@@ -447,7 +457,7 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
         }
         if (due(t->state.step, r->eval_every) && (rc = evaluate_all(t, &evaluated, err)) < 0)
             return rc;
-        if (due(t->state.step, r->ckpt_every) && (rc = s2s_trainer_save(t, err)) < 0)
+        if (due(t->state.step, r->ckpt_every) && (rc = save(t, err)) < 0)
             return rc;
     }
     if (stop != STOP_ASKED && r->eval_every > 0 && evaluated != t->state.step) {
@@ -456,7 +466,8 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
         if (evaluated != t->state.step)
             stop = STOP_ASKED;
     }
-    if (!t->saved && (rc = s2s_trainer_save(t, err)) < 0)
+    if ((rc = s2s_trainer_save_finish(t, err)) < 0 ||
+        (!t->saved && (rc = s2s_trainer_save(t, err)) < 0))
         return rc;
     if (stop != STOP_ASKED)
         return 0;
@@ -465,6 +476,14 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
                        "%s",
                        (long long)t->state.step, t->ckpt_root);
     return s2s_error_hint(err, rc, "the same command continues from there");
+}
+
+/* What was being saved when the run failed (on all ranks) is what the next one goes on from. */
+static void finish_save(struct s2s_trainer *t)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (s2s_trainer_save_finish(t, &err) < 0 && s2s_mesh_rank(t->mesh) == 0)
+        s2s_warn("train", "%s", err.text);
 }
 
 int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
@@ -490,7 +509,12 @@ int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
         int64_t left = t->recipe->steps > 0 ? t->recipe->steps - t->state.step : 0;
         s2s_progress_begin(&progress, "training", "steps", left > 0 ? left : 0);
     }
+    if (t->recipe->async_save && t->recipe->ckpt_every > 0 &&
+        (rc = s2s_trainer_save_reserve(t, err)) < 0)
+        return rc;
     rc = loop(t, &progress, done ? t->state.step : -1, err);
+    if (rc < 0)
+        finish_save(t);
     if (progress.label)
         s2s_progress_end(&progress);
     if (first) {

@@ -28,6 +28,7 @@
 
 struct s2s_ckpt;
 struct s2s_error;
+struct s2s_save;
 
 /* A model on its device. */
 struct s2s_bundle {
@@ -60,7 +61,9 @@ struct s2s_trainer {
     struct s2s_feed *feed;
     struct s2s_runlog *log; /* rank 0 */
     struct s2s_run_state state;
-    bool saved; /* the state is that of the newest checkpoint */
+    bool saved; /* the state is that of the newest checkpoint, or of the one that is being saved */
+    struct s2s_save *save; /* NULL before the first one */
+    bool save_waits;       /* a save was busy on some rank when the ranks asked each other last */
     char *ckpt_root;
     /* NULL, or called before each step (begins) and after it: who measures the run */
     void (*watch)(void *ctx, const struct s2s_trainer *trainer, int64_t step, bool begins);
@@ -102,24 +105,29 @@ int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *
 int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *ckpt,
                         struct s2s_error *err);
 
-/* ---- checkpoints (save.c) ---- */
+/* ---- checkpoints (save.c, restore.c) ---- */
 
+/* Writes one now; after a failure none of it is left. */
 int s2s_trainer_save(struct s2s_trainer *trainer, struct s2s_error *err);
 
-struct s2s_dist_writer;
-
-/* The groups this rank is in, [S2S_AXES] each; a NULL group is alone. */
-struct s2s_save_axes {
-    const struct s2s_group *const *dense, *const *experts; /* of S2S_PARAM_EXPERT, tp being etp */
-};
-
 /*
- * This rank's boxes of the parameters, and with optim (may be NULL) of their moments, into its
- * file. Of boxes that several ranks hold each writes some, by turns.
+ * The same beside training: save_behind waits for the save before, copies what this rank writes,
+ * and starts a thread. Failures, and the checkpoint itself, come with a later call:
+ *
+ *     save_go_on  when no rank is_busy (the caller's to find out): goes on with what needs all
+ * ranks finish      waits for the end
+ *
+ * Both are nothing when nothing is being saved. save_reserve comes first, once: NOMEM.
  */
-int s2s_write_params(struct s2s_dist_writer *writer, const struct s2s_params *params,
-                     const struct s2s_optim *optim, const struct s2s_save_axes *axes,
-                     struct s2s_error *err);
+int s2s_trainer_save_reserve(struct s2s_trainer *trainer, struct s2s_error *err);
+int s2s_trainer_save_behind(struct s2s_trainer *trainer, struct s2s_error *err);
+bool s2s_trainer_save_is_busy(const struct s2s_trainer *trainer); /* this rank's; not collective */
+int s2s_trainer_save_go_on(struct s2s_trainer *trainer, struct s2s_error *err);
+int s2s_trainer_save_finish(struct s2s_trainer *trainer, struct s2s_error *err);
+/* Host memory that this rank's copy takes; not collective. */
+int64_t s2s_trainer_save_bytes(struct s2s_trainer *trainer);
+void s2s_save_free(struct s2s_save *save); /* waits for the thread; NULL is a no-op */
+
 /* Parameters, and with optim and state the rest, of a torch_dist checkpoint. Every parameter must
  * be there: NOTFOUND lists those that are not. Weights that nobody wants are a warning. */
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,

@@ -9,8 +9,10 @@
  * name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file
  * loses what follows the middle of what is asked for, as if somebody had cut it while it is read),
  * LOSE (the call works, and somebody has removed the file that S2S_INJECT_LOSE names), RUN (the
- * call works, behind the shell command S2S_INJECT_RUN) or KILL. When the call was reached, the file
- * that S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any more.
+ * call works, behind the shell command S2S_INJECT_RUN), SLOW (this call and those after it work,
+ * but take 30 ms), HOLD (the call works once the file that S2S_INJECT_HOLD names is gone) or KILL.
+ * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
+ * up until nothing fails any more.
  *
  * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
  * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
@@ -41,7 +43,7 @@ enum how { NONE, FAIL, SHORT, CUT };
 
 static char wanted[16];
 static long countdown;
-static int error_number, is_short, is_cut, is_kill, is_lose, is_run;
+static int error_number, is_short, is_cut, is_kill, is_lose, is_run, is_hold, is_slow;
 static atomic_long n_calls;
 
 __attribute__((constructor)) static void read_environment(void)
@@ -64,6 +66,8 @@ __attribute__((constructor)) static void read_environment(void)
     is_kill = !strcmp(how, "KILL");
     is_lose = !strcmp(how, "LOSE");
     is_run = !strcmp(how, "RUN");
+    is_hold = !strcmp(how, "HOLD");
+    is_slow = !strcmp(how, "SLOW");
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (!strcmp(errors[i].name, how))
             error_number = errors[i].number;
@@ -72,8 +76,12 @@ __attribute__((constructor)) static void read_environment(void)
 
 static enum how reached(const char *call)
 {
-    if (countdown == 0 || strcmp(call, wanted) != 0 ||
-        atomic_fetch_add(&n_calls, 1) + 1 != countdown)
+    if (countdown == 0 || strcmp(call, wanted) != 0)
+        return NONE;
+    const long n = atomic_fetch_add(&n_calls, 1) + 1;
+    if (is_slow && n >= countdown)
+        usleep(30000);
+    if (n != countdown || is_slow)
         return NONE;
     const char *mark = getenv("S2S_INJECT_MARK");
     if (mark) {
@@ -83,6 +91,11 @@ static enum how reached(const char *call)
     }
     if (is_kill)
         raise(SIGKILL);
+    if (is_hold) {
+        while (syscall(SYS_faccessat, AT_FDCWD, getenv("S2S_INJECT_HOLD"), F_OK, 0) == 0)
+            usleep(5000);
+        return NONE;
+    }
     if (is_lose) {
         syscall(SYS_unlinkat, AT_FDCWD, getenv("S2S_INJECT_LOSE"), 0);
         return NONE;

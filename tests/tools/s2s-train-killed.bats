@@ -54,28 +54,44 @@ same() {
     [ "$n" -gt 1 ]
 }
 
+# killed_at CALL KEY=VALUE..: kills the first CALL, then later ones (see STEP in common.bash); each time the next run goes on to what `whole` is.
+# Adds to $points.
+killed_at() {
+    local call=$1 n dir
+    shift
+    for ((n = 1; n <= 2000; n += n > 1 ? STEP : FIRST)); do
+        rm -rf killed
+        with_fault "$call:$n:KILL" s2s-train -j1 -q r.yaml run=killed "$@"
+        [ $fired = 1 ] || break
+        points=$((points + 1))
+        [ "$status" -eq 137 ] || return 1
+        # what there is under a final name is whole
+        for dir in killed/checkpoints/iter_???????; do
+            [ ! -e "$dir" ] || s2s-ckpt verify "$dir" >said || { echo "$call $n: $dir" >&2; return 1; }
+        done
+        exits 0 s2s-train -j1 -q r.yaml run=killed "$@" || return 1
+        same whole killed 6 || { echo "differs after $call $n" >&2; return 1; }
+    done
+    [ "$n" -gt 1 ]
+}
+
+@test "killed while it writes beside training, it goes on bit for bit" {
+    inject_or_skip
+    s2s-train -j1 -q r.yaml run=whole
+    points=0
+    killed_at rename checkpoint.async_save=true
+}
+
 @test "long: killed at any write, sync, rename, mkdir or unlink, it goes on bit for bit" {
     inject_or_skip
     s2s-train -j1 -q r.yaml run=whole
     points=0
     for call in write fsync rename mkdir unlink; do
-        for ((n = 1; n <= 2000; n++)); do
-            rm -rf killed
-            with_fault "$call:$n:KILL" s2s-train -j1 -q r.yaml run=killed
-            [ $fired = 1 ] || break
-            points=$((points + 1))
-            [ "$status" -eq 137 ]
-            # what there is under a final name is whole
-            for dir in killed/checkpoints/iter_???????; do
-                [ ! -e "$dir" ] || s2s-ckpt verify "$dir" >said || { echo "$call $n: $dir" >&2; return 1; }
-            done
-            exits 0 s2s-train -j1 -q r.yaml run=killed
-            same whole killed 6 || { echo "differs after $call $n" >&2; return 1; }
-        done
-        [ "$n" -gt 1 ]
+        killed_at $call
+        killed_at $call checkpoint.async_save=true
     done
     echo "$points points" >&3
-    [ "$points" -ge 60 ]
+    [ "$points" -ge 120 ]
 }
 
 @test "long: any call that fails ends the run with a message, and the next goes on bit for bit" {

@@ -159,11 +159,12 @@ static json_t *plan_json(const struct s2s_plan *plan)
     for (size_t i = 0; i < plan->n_sent; i++)
         json_object_set_new(sent, plan->sent[i].group, json_integer(plan->sent[i].bytes));
     return json_pack(
-        "{s:s, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:f, s:f, s:f, s:o, s:o}", "batch", plan->batch,
-        "tokens", (json_int_t)plan->tokens, "microbatches", (json_int_t)plan->microbatches,
-        "threads", plan->lanes, "parameters", (json_int_t)plan->n_parameters, "trained_parameters",
-        (json_int_t)plan->n_trained, "memory", train_memory_json(&plan->memory), "peak_bytes",
-        (json_int_t)plan->peak_bytes, "flops", all.cost.flops, "read_bytes", all.cost.read_bytes,
+        "{s:s, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, s:f, s:f, s:f, s:o, s:o}", "batch",
+        plan->batch, "tokens", (json_int_t)plan->tokens, "microbatches",
+        (json_int_t)plan->microbatches, "threads", plan->lanes, "parameters",
+        (json_int_t)plan->n_parameters, "trained_parameters", (json_int_t)plan->n_trained, "memory",
+        train_memory_json(&plan->memory), "peak_bytes", (json_int_t)plan->peak_bytes, "save_bytes",
+        (json_int_t)plan->save_bytes, "flops", all.cost.flops, "read_bytes", all.cost.read_bytes,
         "written_bytes", all.cost.written_bytes, "operations", operations, "sent", sent);
 }
 
@@ -177,6 +178,9 @@ static void print_plan(const struct s2s_plan *plan, const struct s2s_recipe *rec
            (long long)plan->n_parameters, (long long)plan->n_trained);
     train_memory_print(stdout, &plan->memory);
     printf("  %-26s %12s\n", "allocated", train_bytes_text(a, (double)plan->peak_bytes));
+    if (plan->save_bytes > 0)
+        printf("  %-26s %12s\n", "copy for a checkpoint",
+               train_bytes_text(a, (double)plan->save_bytes));
     printf("a step of %lld microbatch%s, %lld tokens: %s, %s read, %s written\n",
            (long long)plan->microbatches, plan->microbatches == 1 ? "" : "es",
            (long long)plan->tokens, train_flops_text(a, all.cost.flops),

@@ -5,12 +5,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/write/dist.h"
+#include "lib/train/share.h"
 #include "lib/train/trainer.h"
 
 static struct s2s_device *device;
@@ -127,7 +129,39 @@ static void check(struct rank *r)
     assert_int_equal(r->optim->t, 9);
 }
 
-static void write_all(const char *root, int tp_size, int dp_size)
+/* What training does while a copy is written. */
+static void spoil(struct rank *r)
+{
+    static const float zeros[400];
+    for (size_t i = 0; i < r->params->n; i++) {
+        s2s_param_set(r->params->list[i], zeros, S2S_F32);
+        for (int which = 0; which < 2 && r->params->list[i]->trained; which++)
+            s2s_optim_set(r->optim, r->params->list[i], which, zeros);
+    }
+}
+
+/* copied: from a copy, whose tensors have changed since. */
+static void write_rank(struct s2s_dist_writer *w, struct rank *r, bool copied)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    const struct s2s_group *axes[S2S_AXES] = {[S2S_AXIS_TP] = &r->tp, [S2S_AXIS_DP] = &r->dp};
+    struct s2s_share *share =
+        s2s_share_new(r->params, r->optim, &(struct s2s_save_axes){axes, axes});
+    if (copied) {
+        assert_int_equal(s2s_share_reserve(share, &err), 0);
+        spoil(r);
+        assert_int_equal(s2s_share_copy(share, &err), 0); /* of the save before */
+        fill(r);
+        assert_int_equal(s2s_share_copy(share, &err), 0);
+        spoil(r);
+    } else {
+        fill(r);
+    }
+    assert_int_equal(s2s_share_write(share, w, copied, &err), 0);
+    s2s_share_free(share);
+}
+
+static void write_all(const char *root, int tp_size, int dp_size, bool copied)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_buf items[8] = {0};
@@ -136,11 +170,8 @@ static void write_all(const char *root, int tp_size, int dp_size)
     for (int k = 0; k < n; k++) {
         struct s2s_dist_writer *w;
         struct rank *r = rank_open(tp_size, k % tp_size, dp_size, k / tp_size);
-        const struct s2s_group *axes[S2S_AXES] = {[S2S_AXIS_TP] = &r->tp, [S2S_AXIS_DP] = &r->dp};
-        fill(r);
         assert_int_equal(s2s_dist_open(&w, root, 3, k, &err), 0);
-        assert_int_equal(
-            s2s_write_params(w, r->params, r->optim, &(struct s2s_save_axes){axes, axes}, &err), 0);
+        write_rank(w, r, copied);
         assert_int_equal(s2s_dist_close(w, &items[k], &err), 0);
         rank_close(r);
     }
@@ -167,19 +198,45 @@ static void read_all(const char *root, int tp_size, int dp_size)
     }
 }
 
+static const int meshes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {3, 2}};
+
+static void run_and_free(char *command)
+{
+    assert_int_equal(system(command), 0);
+    free(command);
+}
+
 static void any_mesh_reads_what_any_mesh_wrote(void **unused)
 {
-    static const int meshes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {3, 2}};
     char root[] = "/tmp/s2s-save-XXXXXX";
     assert_non_null(mkdtemp(root));
     for (int i = 0; i < 5; i++) {
-        write_all(root, meshes[i][0], meshes[i][1]);
+        write_all(root, meshes[i][0], meshes[i][1], false);
         for (int k = 0; k < 5; k++)
             read_all(root, meshes[k][0], meshes[k][1]);
     }
-    char *remove = s2s_xasprintf("rm -r %s", root);
-    assert_int_equal(system(remove), 0);
-    free(remove);
+    run_and_free(s2s_xasprintf("rm -r %s", root));
+}
+
+static void a_copy_is_written_as_what_it_is_of(void **unused)
+{
+    char root[] = "/tmp/s2s-save-XXXXXX", copied[] = "/tmp/s2s-save-XXXXXX";
+    struct s2s_device *cpu = device, *gpu;
+    assert_int_equal(setenv("S2S_CUDA", "libs2s-emu.so", 0), 0);
+    assert_int_equal(s2s_device_open(&gpu, "cuda", NULL), 0);
+    assert_non_null(mkdtemp(root));
+    assert_non_null(mkdtemp(copied));
+    for (int i = 0; i < 5; i++) {
+        write_all(root, meshes[i][0], meshes[i][1], false);
+        for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+            device = on_gpu ? gpu : cpu;
+            write_all(copied, meshes[i][0], meshes[i][1], true);
+            run_and_free(s2s_xasprintf("diff -r %s %s", root, copied));
+        }
+        device = cpu;
+    }
+    s2s_device_close(gpu);
+    run_and_free(s2s_xasprintf("rm -r %s %s", root, copied));
 }
 
 static int set_up(void **state)
@@ -197,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_mesh_reads_what_any_mesh_wrote),
+        cmocka_unit_test(a_copy_is_written_as_what_it_is_of),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

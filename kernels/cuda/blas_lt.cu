@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/blas_lt_api.h"
+#include "kernels/cuda/library.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, N_PLANS = 1024 };
 /* statuses of this file: FAILED + that of the library */
@@ -26,48 +27,13 @@ static struct {
 #undef X
 } lt;
 
-static void *open_in(const char *dir)
-{
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-    char path[4096];
-    void *lib = NULL;
-    for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", names[i]);
-        lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    }
-    return lib;
-}
-
-/* In S2S_CUDA_LIBS, where the loader looks, in the toolkit, and beside this library. */
-static void *find_library(void)
-{
-    const char *own = getenv("S2S_CUDA_LIBS");
-    void *lib = own ? open_in(own) : NULL;
-    if (!lib)
-        lib = open_in("");
-    if (!lib)
-        lib = open_in("/usr/local/cuda/lib64");
-    Dl_info info;
-    if (lib || !dladdr((const void *)&find_library, &info) || !info.dli_fname)
-        return lib;
-    char dir[4096];
-    const char *slash = strrchr(info.dli_fname, '/');
-    const int n = slash ? (int)(slash - info.dli_fname) : 0;
-    snprintf(dir, sizeof dir, "%.*s/../lib/s2s/cuda", n, info.dli_fname);
-    lib = open_in(dir);
-    if (!lib) {
-        snprintf(dir, sizeof dir, "%.*s/cuda", n, info.dli_fname);
-        lib = open_in(dir);
-    }
-    return lib;
-}
-
 static int load(void)
 {
     static bool loaded;
     if (loaded)
         return 0;
-    void *lib = find_library();
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    void *lib = library_open(names);
     if (!lib)
         return MISSING;
 #define X(name, arguments) \
@@ -85,8 +51,7 @@ const char *blas_status_text(int status)
     static char text[100];
     switch (status) {
     case MISSING:
-        return "libcublasLt.so.13 (or .12) is not in S2S_CUDA_LIBS, on the loader's path, in "
-               "/usr/local/cuda/lib64 or in lib/s2s/cuda beside this program";
+        return "libcublasLt.so.13 (or .12) " LIBRARY_PLACES;
     case NO_MEMORY:
         return "no memory for the workspace of products";
     case TYPES:

@@ -134,6 +134,41 @@ PY
     [ ! -e x0.s2s ]
 }
 
+@test "a rank that is a record short, or has more of what all have, is not joined" {
+    s2s-cpshard --cp 3 -o 'cp%r.s2s' packs.s2s
+    PYTHONPATH=$ROOT/tests/oracle/stream python3 - <<'PY' # streams that are whole in themselves
+import sys
+sys.argv = ["make_corpus.py"]
+sys.dont_write_bytecode = True
+import numpy as np
+import make_corpus, reader
+data = open("cp1.s2s", "rb").read()
+header, records = reader.read(data)
+inputs = reader.safetensors(list(reader.members(data))[-1][2])[0]["inputs"]
+def write(name, records):
+    stream = make_corpus.Stream(header, records)
+    stream.end_meta = {"inputs": inputs}
+    open(name, "wb").write(stream.bytes())
+records = [({name: (t[0], t[2].reshape(t[1])) for name, t in tensors.items()}, meta) for meta, tensors in records]
+write("short.s2s", records[:-1])
+write("same.s2s", records)
+tensors = records[0][0]
+for name, value in ("audio_frames", 1), ("audio_slot", 61): # a third clip, which fits behind the second
+    tensors[name] = (tensors[name][0], np.append(tensors[name][1], np.array([value], "i4")))
+write("more.s2s", records)
+PY
+    s2s-cpshard --join -o j.s2s cp0.s2s same.s2s cp2.s2s
+    same j.s2s packs.s2s
+    rm j.s2s
+    exits 1 s2s-cpshard --join -o j.s2s cp0.s2s short.s2s cp2.s2s
+    says "short.s2s ends before record 3 of cp0.s2s"
+    exits 1 s2s-cpshard --join -o j.s2s short.s2s cp0.s2s cp2.s2s
+    says "short.s2s ends before record 3"
+    exits 1 s2s-cpshard --join -o j.s2s cp0.s2s more.s2s cp2.s2s
+    says "more.s2s: record 0: tensor 'audio_frames' is not that of cp0.s2s"
+    [ ! -e j.s2s ]
+}
+
 @test "lengths that 2*cp does not divide are refused, named, and leave nothing" {
     s2s-pack -q --ids rows.jsonl --tokens 96 -o odd.s2s
     mkdir out

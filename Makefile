@@ -51,6 +51,8 @@ NVCC_ALL := -std=c++17 -O3 -I. $(foreach a,$(ARCHS),-gencode arch=compute_$(a),c
 	-Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
 EMU_LIB := $(BUILD)/libs2s-emu.so
 EMU_SRC := $(filter-out %/rt_cuda.cu %/blas_lt.cu,$(CUDA_SRC)) $(wildcard kernels/cuda/emu/*.cc)
+# what these kernels open in place of NCCL when tests run several ranks over the emulation
+NCCL_HOST := $(BUILD)/libnccl-host.so
 CXXFLAGS_ALL = -std=c++17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fPIC -pthread $(CXXFLAGS)
 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
@@ -132,6 +134,11 @@ $(EMU_LIB): $(patsubst %,$(BUILD)/emu/%.o,$(basename $(notdir $(EMU_SRC))))
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(OPT) -pthread $(LDFLAGS) -shared -o $@ $^
 
+$(NCCL_HOST): tests/emu/nccl_host.c
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -fvisibility=hidden -MMD -MP -MF $(@:.so=.d) -MT $@ -shared -o $@ $<
+
 $(LIB): $(LIB_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -159,7 +166,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/rep
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-units: $(UNITS) $(MPI_LIB) $(EMU_LIB)
+units: $(UNITS) $(MPI_LIB) $(EMU_LIB) $(NCCL_HOST)
 fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
 benches: $(BENCH_SRC:%.c=$(BUILD)/%) $(MPI_LIB)
 

@@ -23,6 +23,7 @@
 #define S2S_KERNELS_H
 
 #include "kernels/attention.h"
+#include "kernels/collectives.h"
 #include "kernels/conv.h"
 #include "kernels/dense.h"
 #include "kernels/list.h"
@@ -47,8 +48,9 @@ struct s2s_kernels {
     size_t logits_bytes;
     bool has_bf16; /* a device may work in BF16: entries take matrices of it */
 
-    /* Opens a queue of the index-th device, setting all of it but layer and wrapped: 0, or a
-     * status for status_text. close waits for what was issued; a queue that is zero is a no-op. */
+    /* Opens a queue of the index-th device, counted round, setting all of it but layer and wrapped:
+     * 0, or a status for status_text. close waits for what was issued; a queue that is zero is a
+     * no-op. */
     int (*open)(struct s2s_queue *queue, int index);
     void (*close)(struct s2s_queue *queue);
     const char *(*status_text)(int status); /* static; also of 0 and of unknown ones */
@@ -79,6 +81,9 @@ struct s2s_kernels {
     void (*event_free)(struct s2s_queue *queue, struct s2s_event *event);
     void (*event_record)(struct s2s_queue *queue, struct s2s_event *event);
     void (*event_wait)(struct s2s_queue *queue, struct s2s_event *event);
+
+    /* How devices of this kind talk to each other; NULL: their memory is the host's. */
+    const struct s2s_collectives *collectives;
 
     /* one member an entry of the list */
 #define X(name, suffix, kind, mats) \

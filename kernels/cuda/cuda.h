@@ -24,6 +24,9 @@ struct cuda_queue {
     bool tf32; /* products of F32 */
 };
 
+struct s2s_collectives;
+const struct s2s_collectives *cuda_collectives(void);
+
 static inline struct cuda_queue *cuda_queue_of(const struct s2s_queue *queue)
 {
     return (struct cuda_queue *)queue->handle;

@@ -18,16 +18,19 @@ struct rt_event;
 
 struct rt_device {
     char name[256];
+    char id[32];  /* which it is of its host: the place on the bus */
     size_t bytes; /* of its memory */
     int multiprocessors, major, minor;
     int shared_bytes; /* that a block may have */
 };
 
-/* Takes the index-th device for the calls of this thread, and says what it is. */
+/* Takes the index-th device, counted round, for the calls of this thread, and says what it is. */
 int rt_open(int index, struct rt_device *device);
 const char *rt_status_text(int status); /* static; also of 0 and of unknown ones */
 
 int rt_stream_new(struct rt_stream **stream);
+/* For what runs beside the others, and before them where both could run. */
+int rt_stream_new_beside(struct rt_stream **stream);
 void rt_stream_free(struct rt_stream *stream); /* waits first; NULL is a no-op */
 int rt_stream_wait(struct rt_stream *stream);
 
@@ -46,6 +49,8 @@ struct rt_event *rt_event_new(void);
 void rt_event_free(struct rt_event *event);
 int rt_event_record(struct rt_event *event, struct rt_stream *stream);
 int rt_event_wait(struct rt_event *event, struct rt_stream *stream);
+/* From any thread: whether a stream is past the last record. A failure counts: sync tells it. */
+bool rt_event_passed(struct rt_event *event);
 
 /* Before a launch: lets the kernel have so much dynamic shared memory. After it: was it taken? */
 int rt_before_launch(const void *kernel, size_t shared_bytes);

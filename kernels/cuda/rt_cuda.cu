@@ -8,18 +8,20 @@ int rt_open(int index, struct rt_device *device)
 {
     struct cudaDeviceProp properties;
     int n = 0;
+    memset(device, 0, sizeof *device);
     cudaError_t rc = cudaGetDeviceCount(&n);
-    if (rc == cudaSuccess && index >= n)
-        rc = cudaErrorInvalidDevice;
+    if (rc == cudaSuccess && n == 0)
+        rc = cudaErrorNoDevice;
     if (rc == cudaSuccess)
-        rc = cudaSetDevice(index);
+        rc = cudaSetDevice(index % n);
     if (rc == cudaSuccess)
-        rc = cudaGetDeviceProperties(&properties, index);
+        rc = cudaGetDeviceProperties(&properties, index % n);
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetPCIBusId(device->id, sizeof device->id, index % n);
     if (rc != cudaSuccess) {
         cudaGetLastError(); /* or the next launch is told of it */
         return (int)rc;
     }
-    memset(device, 0, sizeof *device);
     snprintf(device->name, sizeof device->name, "%s", properties.name);
     device->bytes = properties.totalGlobalMem;
     device->multiprocessors = properties.multiProcessorCount;
@@ -46,6 +48,14 @@ const char *rt_status_text(int status)
 int rt_stream_new(struct rt_stream **stream)
 {
     return (int)cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking);
+}
+
+int rt_stream_new_beside(struct rt_stream **stream)
+{
+    int lowest = 0, highest = 0;
+    cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+    return (int)cudaStreamCreateWithPriority((cudaStream_t *)stream, cudaStreamNonBlocking,
+                                             highest);
 }
 
 void rt_stream_free(struct rt_stream *stream)
@@ -124,6 +134,11 @@ int rt_event_record(struct rt_event *event, struct rt_stream *stream)
 int rt_event_wait(struct rt_event *event, struct rt_stream *stream)
 {
     return (int)cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0);
+}
+
+bool rt_event_passed(struct rt_event *event)
+{
+    return cudaEventQuery((cudaEvent_t)event) != cudaErrorNotReady;
 }
 
 /* What a block may have without being asked. */

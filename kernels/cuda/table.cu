@@ -203,6 +203,7 @@ static struct s2s_kernels make_table(void)
     t.event_free = table_event_free;
     t.event_record = table_event_record;
     t.event_wait = table_event_wait;
+    t.collectives = cuda_collectives();
 #define PLAIN(name)
 #define WORKSPACE(name) t.name##_workspace = cuda_##name##_workspace;
 #define X(name, suffix, kind, mats) \

@@ -59,6 +59,7 @@ void mesh_comm_free(struct s2s_comm *comm)
     if (!comm)
         return;
     mesh_beside_free(comm);
+    mesh_link_close(comm);
     comm->backend->free(comm);
     mesh_groups_free(comm->groups);
     free(comm->scratch);

@@ -184,14 +184,13 @@ const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
     for (struct mesh_group *g = comm->groups; g; g = g->next)
         if (strcmp(g->group.axis, axis) == 0 && g->sync == sync)
             return &g->group;
+    const struct s2s_group_ops *ops =
+        comm->mesh->links ? mesh_link_open(comm) : comm->mesh->group_ops;
     struct mesh_group *g = s2s_xcalloc(1, sizeof *g);
-    *g = (struct mesh_group){.group = {.axis = axis,
-                                       .size = comm->size,
-                                       .rank = comm->rank,
-                                       .ops = comm->mesh->group_ops,
-                                       .impl = comm},
-                             .sync = sync,
-                             .next = comm->groups};
+    *g = (struct mesh_group){
+        .group = {.axis = axis, .size = comm->size, .rank = comm->rank, .ops = ops, .impl = comm},
+        .sync = sync,
+        .next = comm->groups};
     comm->groups = g;
     return &g->group;
 }

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/mesh/mesh_internal.h"
 
@@ -120,6 +121,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     }
     if (mesh->backend->finalize)
         mesh->backend->finalize(mesh);
+    free(mesh->links);
     free(mesh->watch.flights);
     free(mesh->comms);
     free(mesh->grids);
@@ -139,6 +141,11 @@ int s2s_mesh_size(const struct s2s_mesh *mesh)
 int s2s_mesh_rank(const struct s2s_mesh *mesh)
 {
     return mesh->rank;
+}
+
+int s2s_mesh_local_rank(const struct s2s_mesh *mesh)
+{
+    return mesh->watch.mine ? (int)(mesh->watch.mine - mesh->watch.slots) : 0;
 }
 
 struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh)
@@ -208,13 +215,20 @@ void s2s_mesh_fail(struct s2s_mesh *mesh, const struct s2s_error *err)
 void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const char *hint, int status)
 {
     char where[80] = "";
+    /* two threads may see one failure */
+    if (atomic_exchange(&mesh->fails, true))
+        for (;;)
+            pause();
     const long long step = (long long)mesh->step;
     if (step >= 0)
         snprintf(where, sizeof where, "step %lld: ", step);
     s2s_log(S2S_LOG_ERROR, "mesh", "%s%s: %s%s%s", where, mesh->phase, text, *hint ? "; " : "",
             hint);
-    if (mesh->watch.mine)
+    if (mesh->watch.mine) {
+        atomic_store(&mesh->watch.mine->spoke, 1);
         atomic_store(&mesh->watch.mine->done, 1);
+    }
+    mesh_links_abort(mesh);
     mesh->backend->abort(status);
 }
 

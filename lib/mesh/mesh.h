@@ -37,6 +37,7 @@
 
 struct s2s_buf;
 struct s2s_error;
+struct s2s_kernels;
 struct s2s_mesh;
 struct s2s_grid;
 struct s2s_comm;
@@ -70,6 +71,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh);
 bool s2s_mesh_counts(const struct s2s_mesh *mesh);
 int s2s_mesh_size(const struct s2s_mesh *mesh);
 int s2s_mesh_rank(const struct s2s_mesh *mesh);
+int s2s_mesh_local_rank(const struct s2s_mesh *mesh);   /* among those of its node */
 struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh); /* all ranks; lent */
 
 /* What this rank handed to others over one communicator, whatever groups share it. */
@@ -171,10 +173,23 @@ int s2s_comm_rank(const struct s2s_comm *comm);
 int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm);
 
 /*
+ * Collective over the launch, once: groups of tensors that are made from here on are of memory of
+ * the queue's device, and talk by what its table has for that (struct s2s_collectives), never
+ * through the host. Where it has nothing, and alone, nothing changes. kernels is kept. queue: any
+ * of the device, open until the last operation. UNSUPPORTED: the library is not there or too old;
+ * VERSION: ranks have different ones; RANGE: two ranks have one device, which its text names.
+ */
+int s2s_mesh_use_device(struct s2s_mesh *mesh, const struct s2s_kernels *kernels,
+                        struct s2s_queue *queue, struct s2s_error *err);
+
+/*
  * As lib/tensor wants it, on the memory of the CPU table, which is host memory (of a mesh that
  * counts: of the table that counts, which has none): an operation first waits for the queue by
  * `sync` (the table's own; NULL: the queue is never behind), and is complete when it returns,
  * started ones too, unless they run beside (below). axis is kept. Lent until the mesh is closed.
+ *
+ * On the memory of a device (above) nobody waits, sync is not needed, sums are in the order and the
+ * type of its library, and the first call for a communicator is collective over it.
  */
 const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis,
                                        void (*sync)(struct s2s_queue *queue));

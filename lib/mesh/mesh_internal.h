@@ -12,6 +12,8 @@
 struct mesh_slot;
 struct mesh_group;
 struct mesh_beside;
+struct mesh_link;
+struct mesh_links;
 
 /*
  * What a backend offers: bytes, already checked, sizes above 1. A second backend is a second table.
@@ -61,6 +63,7 @@ struct s2s_comm {
     int64_t n_entered;          /* collectives of all its ranks so far; under the watch's lock */
     int row;                    /* where a rank's slot counts them; -1: nowhere */
     struct mesh_beside *beside; /* the thread of what is started; NULL: start completes it */
+    struct mesh_link *link;     /* between devices; NULL: there is none */
     bool patient;               /* it is such a thread's: who waits sleeps, others compute */
 };
 
@@ -74,7 +77,7 @@ struct s2s_grid {
     struct s2s_comm *comms[1 << S2S_AXES]; /* by mask of axes longer than 1; lent */
 };
 
-enum { MESH_ROWS = 64 };
+enum { MESH_ROWS = 64, MESH_LOOK = 64 };
 
 /* How far a rank has come on one communicator. */
 struct mesh_row {
@@ -90,7 +93,8 @@ struct mesh_slot {
     _Atomic int64_t step;
     _Atomic uint64_t pid_space; /* which process ids count */
     _Atomic int pid, world_rank;
-    _Atomic int done; /* ended on purpose */
+    _Atomic int done;  /* ended on purpose */
+    _Atomic int spoke; /* said why the job ends */
     char phase[40], op[96];
 };
 
@@ -126,6 +130,7 @@ struct mesh_watch {
     struct mesh_flight *flights;
     size_t n_flights, cap_flights;
     int64_t n_tickets;
+    size_t look_at; /* so many flights, and who enters looks which of them are complete */
     int n_rows;
     struct mesh_slot *slots, *mine; /* [n_slots] of this node, or one of our own */
     int n_slots;
@@ -147,9 +152,11 @@ struct s2s_mesh {
     size_t n_grids, cap_grids;
     struct s2s_comm **comms; /* all but world and self, each over other ranks; to be freed */
     size_t n_comms, cap_comms;
+    struct mesh_links *links; /* of devices; NULL: tensors are in host memory */
     struct mesh_watch watch;
     _Atomic int64_t step;
     const char *_Atomic phase;
+    _Atomic bool fails; /* somebody says why, and ends the job */
     void *impl;
 };
 
@@ -202,6 +209,14 @@ void mesh_beside_wait(struct s2s_comm *comm, int64_t number);
 int64_t mesh_beside_sent_bytes(const struct s2s_comm *comm);
 void mesh_beside_free(struct s2s_comm *comm); /* without one it is a no-op */
 
+/* ---- groups of tensors in the memory of devices (links.c) ---- */
+
+extern const struct s2s_group_ops mesh_group_ops_links; /* but for the name of the memory */
+/* Collective over comm at the first call: the table for its groups of tensors. */
+const struct s2s_group_ops *mesh_link_open(struct s2s_comm *comm);
+void mesh_link_close(struct s2s_comm *comm);  /* without one it is a no-op */
+void mesh_links_abort(struct s2s_mesh *mesh); /* of a job that ends; from any thread */
+
 /* Bytes that this rank hands to others: one formula each, for what is sent and what is counted. */
 int64_t mesh_bytes(int64_t n, enum s2s_dtype dtype);
 int64_t mesh_sent_all_reduce(const struct s2s_comm *comm, int64_t len_bytes);
@@ -242,6 +257,8 @@ _Noreturn void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const cha
 void mesh_watch_start(struct s2s_mesh *mesh);
 void mesh_watch_stop(struct s2s_mesh *mesh);
 void mesh_watch_note(struct s2s_mesh *mesh);
+/* Whether another rank of this node has said why the job ends. */
+bool mesh_watch_was_told(const struct s2s_mesh *mesh);
 void mesh_watch_row(struct s2s_comm *comm); /* gives it a row of this rank's slot */
 
 /*

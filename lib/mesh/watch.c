@@ -16,6 +16,8 @@
 /* A rank that shows no life for STOPPED_S is stopped; GRACE_S is for who speaks first. */
 #define STOPPED_S 3.0
 #define GRACE_S 0.5
+/* When a rank ends that heard why, and was not ended. */
+#define LAST_S 5.0
 
 static int64_t now_ms(void)
 {
@@ -165,6 +167,11 @@ static void report_timeout(struct s2s_mesh *mesh, double waited_s, uint64_t spac
     struct mesh_watch *w = &mesh->watch;
     if (!speaks(w, space, true) && waited_s < w->timeout_s + GRACE_S)
         return;
+    if (mesh_watch_was_told(mesh)) { /* the launcher may take seconds */
+        if (waited_s > w->timeout_s + LAST_S)
+            _exit(1);
+        return;
+    }
     struct s2s_buf text = S2S_BUF_INIT;
     describe_wait(&text, w, waited_s);
     mesh_fail_text(mesh, text.data, "", 1);
@@ -210,6 +217,15 @@ static void land_complete(struct mesh_watch *w)
     for (size_t i = w->n_flights; i-- > 0;)
         if (w->flights[i].done && w->flights[i].done(w->flights[i].arg))
             land(w, i);
+}
+
+/* Started operations are asked at each look of the watch, and here before they are too many. */
+static void look_now_and_then(struct mesh_watch *w)
+{
+    if (w->n_flights < w->look_at)
+        return;
+    land_complete(w);
+    w->look_at = 2 * w->n_flights + MESH_LOOK;
 }
 
 /* A rank that was stopped itself has not waited for the others in that time. */
@@ -304,6 +320,15 @@ void mesh_watch_note(struct s2s_mesh *mesh)
     snprintf(mine->phase, sizeof mine->phase, "%s", mesh->phase);
 }
 
+bool mesh_watch_was_told(const struct s2s_mesh *mesh)
+{
+    const struct mesh_watch *w = &mesh->watch;
+    for (int i = 0; i < w->n_slots; i++)
+        if (w->slots + i != w->mine && atomic_load(&w->slots[i].spoke))
+            return true;
+    return false;
+}
+
 /* ---- operations in flight ---- */
 
 void mesh_watch_row(struct s2s_comm *comm)
@@ -342,6 +367,7 @@ static struct mesh_flight *take_off(struct s2s_comm *comm, const char *op, int64
 {
     struct mesh_watch *w = &comm->mesh->watch;
     check_thread(comm, op);
+    look_now_and_then(w);
     s2s_grow(&w->flights, w->n_flights, &w->cap_flights, sizeof *w->flights);
     w->flights[w->n_flights] = (struct mesh_flight){.ticket = ++w->n_tickets,
                                                     .comm = comm,

@@ -40,12 +40,12 @@ enum { N_BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert(N_BACKENDS + 1 == sizeof s2s_device_names / sizeof *s2s_device_names,
                "a name a backend");
 
-int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
-                   struct s2s_error *err)
+static int device_new(struct s2s_device **out, const struct s2s_kernels *kernels, int index,
+                      struct s2s_error *err)
 {
     *out = NULL;
     struct s2s_device *device = s2s_xcalloc(1, sizeof *device);
-    int status = kernels->open(&device->queue, 0);
+    int status = kernels->open(&device->queue, index);
     if (status) {
         free(device);
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "device \"%s\": %s", kernels->name,
@@ -57,6 +57,12 @@ int s2s_device_new(struct s2s_device **out, const struct s2s_kernels *kernels,
     s2s_pool_init(&device->pool, device);
     *out = device;
     return 0;
+}
+
+int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels,
+                   struct s2s_error *err)
+{
+    return device_new(device, kernels, 0, err);
 }
 
 static int unknown(const char *name, struct s2s_error *err)
@@ -81,12 +87,18 @@ int s2s_device_kernels(const struct s2s_kernels **kernels, const char *name, str
     return unknown(name, err);
 }
 
-int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
+int s2s_device_open_at(struct s2s_device **device, const char *name, int index,
+                       struct s2s_error *err)
 {
     const struct s2s_kernels *kernels;
     int rc = s2s_device_kernels(&kernels, name, err);
     *device = NULL;
-    return rc < 0 ? rc : s2s_device_new(device, kernels, err);
+    return rc < 0 ? rc : device_new(device, kernels, index, err);
+}
+
+int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err)
+{
+    return s2s_device_open_at(device, name, 0, err);
 }
 
 int s2s_device_work_in(struct s2s_device *device, enum s2s_dtype dtype, struct s2s_error *err)

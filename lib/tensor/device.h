@@ -32,6 +32,9 @@ int s2s_device_kernels(const struct s2s_kernels **kernels, const char *name, str
 /* name: one of s2s_device_names, or NULL for the default. UNSUPPORTED names those that this build
  * has. Gives: s2s_device_close. */
 int s2s_device_open(struct s2s_device **device, const char *name, struct s2s_error *err);
+/* The index-th of that name, counted round: that of a rank which is number `index` on its host. */
+int s2s_device_open_at(struct s2s_device **device, const char *name, int index,
+                       struct s2s_error *err);
 /* The same over any table (kept): one that counts, or that looks at what another one does. */
 int s2s_device_new(struct s2s_device **device, const struct s2s_kernels *kernels,
                    struct s2s_error *err);

@@ -81,11 +81,13 @@ static void find_groups(struct s2s_layout *l, const struct s2s_layout_spec *spec
 }
 
 int s2s_layout_init(struct s2s_layout *layout, struct s2s_mesh *mesh,
-                    const struct s2s_layout_spec *spec, const struct s2s_device *device,
+                    const struct s2s_layout_spec *spec, struct s2s_device *device,
                     struct s2s_error *err)
 {
     *layout = (struct s2s_layout){.grid = NULL};
-    int rc = add_main(layout, mesh, spec, err);
+    int rc = s2s_mesh_use_device(mesh, device->kernels, &device->queue, err);
+    if (rc == 0)
+        rc = add_main(layout, mesh, spec, err);
     if (rc == 0 && (spec->size[S2S_AXIS_EP] > 1 || spec->etp != spec->size[S2S_AXIS_TP]))
         rc = add_experts(layout, mesh, spec, err);
     if (rc == 0)

@@ -51,9 +51,10 @@ struct s2s_layout {
 };
 
 /* Collective over the launch: adds the grids. device: whose memory the tensors are in, and whose
- * queue a group waits for. RANGE and ARG: sizes that do not fit the ranks that were started. */
+ * queue a group waits for. RANGE and ARG: sizes that do not fit the ranks that were started; and as
+ * s2s_mesh_use_device says. */
 int s2s_layout_init(struct s2s_layout *layout, struct s2s_mesh *mesh,
-                    const struct s2s_layout_spec *spec, const struct s2s_device *device,
+                    const struct s2s_layout_spec *spec, struct s2s_device *device,
                     struct s2s_error *err);
 
 #endif

@@ -159,27 +159,13 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
     return 0;
 }
 
-/* Ranks send what is in host memory. */
-static int check_ranks(const struct s2s_mesh *mesh, const struct s2s_device *device,
-                       struct s2s_error *err)
-{
-    if (s2s_mesh_size(mesh) == 1 || device->kernels == &s2s_kernels_cpu)
-        return 0;
-    return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                         "device \"%s\" trains on one rank, and here are %d; several need device "
-                         "\"cpu\"",
-                         device->kernels->name, s2s_mesh_size(mesh));
-}
-
 int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
                      struct s2s_mesh *mesh, struct s2s_error *err)
 {
     struct s2s_device *device = NULL;
     int rc = check_inputs(recipe, err);
     if (rc == 0)
-        rc = s2s_device_open(&device, recipe->device, err);
-    if (rc == 0)
-        rc = check_ranks(mesh, device, err);
+        rc = s2s_device_open_at(&device, recipe->device, s2s_mesh_local_rank(mesh), err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
         s2s_device_close(device);
         return rc;

@@ -17,11 +17,6 @@ setup_tool() {
     [ ! -e run/checkpoints ]
 }
 
-@test "device: cuda on several ranks is refused before a step" {
-    exits 1 mpirun_n 2 s2s-train -j1 r.yaml device=cuda mesh.dp=2
-    says "trains on one rank, and here are 2"
-}
-
 # same_as_cpu RECIPE [KEY=VALUE..]: three steps on both, whose losses and norms of gradients differ in round-off alone
 same_as_cpu() {
     local recipe=$1

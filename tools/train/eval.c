@@ -192,7 +192,7 @@ static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
                         struct s2s_error *err)
 {
     struct s2s_device *device;
-    int rc = s2s_device_open(&device, recipe->device, err);
+    int rc = s2s_device_open_at(&device, recipe->device, s2s_mesh_local_rank(train_mesh), err);
     if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) < 0)
         return rc;
     if ((rc = s2s_layout_init(layout, train_mesh, &recipe->mesh, device, err)) < 0) {

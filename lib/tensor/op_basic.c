@@ -197,6 +197,62 @@ struct s2s_tensor *s2s_op_logits(struct s2s_tape *tape, struct s2s_tensor *x, st
     return linear(tape, x, w, NULL, S2S_F32);
 }
 
+/* ---- what is added to a linear map ---- */
+
+/* node: in y, x, w; saved alpha */
+static void add_linear_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_tensor *y = node->in[0], *x = node->in[1], *w = node->in[2];
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    struct s2s_k_gemm args = {
+        .a = s2s_tensor_mat(dy), .b = s2s_tensor_mat(w), .alpha = *(float *)node->saved};
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &args.accumulate);
+    args.c = s2s_tensor_mat(dx);
+    args.m = s2s_tensor_rows(x);
+    args.n = s2s_tensor_cols(x);
+    args.k = s2s_tensor_rows(w);
+    if (dx)
+        tensor_k(tape)->gemm(tensor_queue(tape), &args);
+    struct s2s_tensor *dw = s2s_tape_grad(tape, w, &args.accumulate);
+    args.b = s2s_tensor_mat(x);
+    args.c = s2s_tensor_mat(dw);
+    args.trans_a = true;
+    args.k = args.m;
+    args.m = s2s_tensor_rows(w);
+    if (dw)
+        tensor_k(tape)->gemm(tensor_queue(tape), &args);
+    if (!y->needs_grad || s2s_tape_grad_steal(y, node->out[0]))
+        return;
+    bool accumulate;
+    struct s2s_tensor *to = s2s_tape_grad(tape, y, &accumulate);
+    tensor_axpby(tape, 1, dy, accumulate ? 1 : 0, to);
+}
+
+struct s2s_tensor *s2s_op_add_linear(struct s2s_tape *tape, struct s2s_tensor *y,
+                                     struct s2s_tensor *x, struct s2s_tensor *w, float alpha)
+{
+    struct s2s_tensor *ins[] = {y, x, w};
+    tensor_check(tape, "add_linear", x, s2s_tensor_rows(y), -1);
+    tensor_check(tape, "add_linear", w, s2s_tensor_cols(y), s2s_tensor_cols(x));
+    const bool record = s2s_tape_needs(tape, 3, ins);
+    struct s2s_tensor *sum = tensor_take_over(tape, y);
+    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
+                                                                  .b = s2s_tensor_mat(w),
+                                                                  .c = s2s_tensor_mat(sum),
+                                                                  .m = s2s_tensor_rows(x),
+                                                                  .n = s2s_tensor_rows(w),
+                                                                  .k = s2s_tensor_cols(x),
+                                                                  .trans_b = true,
+                                                                  .alpha = alpha,
+                                                                  .accumulate = true});
+    if (record) {
+        float *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = alpha;
+        s2s_tape_push(tape, "add_linear", add_linear_backward, 3, ins, 1, &sum)->saved = saved;
+    }
+    return sum;
+}
+
 /* ---- bias ---- */
 
 /* node: in x, b */

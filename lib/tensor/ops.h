@@ -18,6 +18,11 @@ struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, st
 /* y [T, out] = x w^T in F32 whatever the working dtype. */
 struct s2s_tensor *s2s_op_logits(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w);
 
+/* y + alpha x w^T, w [out, in], x [T, in]: what a low-rank adapter adds. Takes over the memory of y
+ * [T, out]. */
+struct s2s_tensor *s2s_op_add_linear(struct s2s_tape *tape, struct s2s_tensor *y,
+                                     struct s2s_tensor *x, struct s2s_tensor *w, float alpha);
+
 /* y = x + b, b [cols] a bias: after what ranks have parts of was summed. Takes over the memory of
  * x. */
 struct s2s_tensor *s2s_op_add_bias(struct s2s_tape *tape, struct s2s_tensor *x,

@@ -60,6 +60,14 @@ static struct s2s_tensor *loss_add_rmsnorm(struct s2s_tape *tape, struct s2s_ten
     return to_target(tape, s2s_op_add(tape, y, again));
 }
 
+static struct s2s_tensor *loss_add_linear(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    /* each input is used elsewhere, too: gradients add up */
+    struct s2s_tensor *y = s2s_op_scale(tape, 0.5f, in[0]);
+    y = s2s_op_add_linear(tape, y, in[1], in[2], 0.7f);
+    return to_target(tape, s2s_op_add_linear(tape, y, in[1], in[2], -0.2f));
+}
+
 static struct s2s_tensor *loss_rope(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     static const double freq[] = {1.0, 0.25};
@@ -148,6 +156,7 @@ static struct s2s_tensor *loss_view(struct s2s_tape *tape, struct s2s_tensor **i
 
 static struct check checks[] = {
     {"linear", 3, {{2, {7, 5}}, {2, {4, 5}}, {1, {4}}}, loss_linear},
+    {"add_linear", 3, {{2, {7, 4}}, {2, {7, 3}}, {2, {4, 3}}}, loss_add_linear},
     {"sum", 2, {{2, {3, 5}}, {2, {3, 5}}}, loss_sum},
     {"embedding", 1, {{2, {6, 5}}}, loss_embedding},
     {"gather", 1, {{2, {5, 3}}}, loss_gather},

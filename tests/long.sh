@@ -6,7 +6,7 @@
 #   levels    the tests of kernels at each level of CPU_LEVELS that this machine has
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
-#             tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
+#             peft, tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
 #             PyYAML)
 # Scripts and fuzz targets run side by side, JOBS at once (as many as there are cores). The summary at the end has a line for each with its seconds.
 # Exit 0 when nothing failed; what is skipped is named with its reason.

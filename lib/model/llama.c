@@ -261,8 +261,11 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
     char *attention = s2s_xasprintf("%s.self_attn", place);
     layer->sparse = model_is_sparse(&c->moe, idx);
     char *mlp = s2s_xasprintf("%s.%s", place, layer->sparse ? c->moe.place : "mlp");
-    struct s2s_nn_ctx ctx = {
-        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
+    struct s2s_nn_ctx ctx = {.params = model->params,
+                             .par = model->par,
+                             .place = place,
+                             .init_std = c->init_std,
+                             .lora = model->options.lora};
     const unsigned outside = s2s_nn_outside(model->par);
     s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset, outside);
     ctx.place = attention;

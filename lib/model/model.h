@@ -29,6 +29,7 @@
 struct s2s_conf;
 struct s2s_error;
 struct s2s_loads;
+struct s2s_lora;
 struct s2s_model;
 
 enum s2s_media_kind { S2S_MEDIA_AUDIO };
@@ -224,6 +225,7 @@ struct s2s_model_options {
     bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
     enum s2s_head head;          /* decoders */
     bool free_steps; /* Mamba layers: steps are not clamped to the config's time_step_min */
+    const struct s2s_lora *lora; /* decoders: which maps get an adapter; NULL: none */
 };
 
 struct s2s_model {

@@ -316,8 +316,11 @@ static void build_layer(struct s2s_model *model, struct nemotron *m, int idx)
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%sbackbone.layers.%d", model->prefix, idx);
     char *mixer = s2s_xasprintf("%s.mixer", place);
-    struct s2s_nn_ctx ctx = {
-        .params = model->params, .par = model->par, .place = place, .init_std = c->init_std};
+    struct s2s_nn_ctx ctx = {.params = model->params,
+                             .par = model->par,
+                             .place = place,
+                             .init_std = c->init_std,
+                             .lora = model->options.lora};
     layer->kind = c->mixers[idx];
     s2s_nn_rmsnorm_init(&layer->norm, &ctx, "norm", c->width, c->eps, 0,
                         s2s_nn_outside(model->par));

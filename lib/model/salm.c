@@ -42,6 +42,7 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const str
                      const char *name, const struct s2s_salm_part *from,
                      const struct s2s_salm_parts *parts, struct s2s_error *err)
 {
+    const bool is_llm = from == &parts->llm;
     char *prefix = s2s_xasprintf("%s%s.", model->prefix, name);
     struct s2s_model_options options = {.prefix = prefix,
                                         .config = from->config,
@@ -49,7 +50,8 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const str
                                         .params = model->params,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,
-                                        .free_steps = parts->free_steps};
+                                        .free_steps = parts->free_steps,
+                                        .lora = is_llm ? parts->lora : NULL};
     int rc = s2s_model_open(part, model->params->device, par, from->dir, &options, err);
     free(prefix);
     return rc;
@@ -145,7 +147,8 @@ static int salm_build(struct s2s_model *model, struct s2s_error *err)
 {
     struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch,
                                    .head = model->options.head,
-                                   .free_steps = model->options.free_steps};
+                                   .free_steps = model->options.free_steps,
+                                   .lora = model->options.lora};
     char *encoder = NULL, *llm = NULL;
     char *projection = model->dir ? s2s_xasprintf("%s/projection.safetensors", model->dir) : NULL;
     bool bias;

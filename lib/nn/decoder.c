@@ -160,7 +160,7 @@ void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int
 void s2s_nn_plain_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
                            int64_t inner, enum s2s_act act, bool bias)
 {
-    layer->gate = (struct s2s_nn_linear){NULL, NULL};
+    layer->gate = (struct s2s_nn_linear){.w = NULL};
     s2s_nn_linear_init(&layer->up, ctx, "up_proj", inner, width, bias, S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->down, ctx, "down_proj", width, inner, bias, S2S_NN_ROW);
     layer->act = act;

@@ -3,8 +3,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/nn/lora.h"
 
 struct s2s_param *s2s_nn_add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
                              struct s2s_param_spec spec)
@@ -51,6 +53,57 @@ struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *t
                   : s2s_op_all_reduce(tape, y, tp->group);
 }
 
+/* ---- the adapter ---- */
+
+/* Ranks that see a part of the sum over outputs, of the inputs, or of the tokens each have a part
+ * of the gradient of what is whole. */
+static void add_adapter(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
+                        enum s2s_nn_cut cut)
+{
+    const struct s2s_param *w = layer->w;
+    const int64_t rank = ctx->lora->rank, out = w->shape[0], in = w->shape[1];
+    const bool shared = cut == S2S_NN_WHOLE ? ctx->par->sp : s2s_group_size(ctx->par->tp) > 1;
+    const unsigned flags = S2S_PARAM_OPTIONAL | (shared ? S2S_PARAM_SP_SUM : 0);
+    struct s2s_param_spec a = {.n_dims = 2,
+                               .shape = {rank, in},
+                               .flags = flags,
+                               .init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)}};
+    struct s2s_param_spec b = {.n_dims = 2, .shape = {out, rank}, .flags = flags};
+    if (cut == S2S_NN_ROW)
+        a = s2s_nn_cut_along(a, ctx, 1);
+    if (cut == S2S_NN_COLUMN) {
+        b = s2s_nn_cut_along(b, ctx, 0);
+        b.n_parts = w->n_parts;
+        memcpy(b.parts, w->parts, sizeof b.parts);
+    }
+    layer->lora_a = s2s_nn_add(ctx, name, S2S_LORA_A, a);
+    layer->lora_b = s2s_nn_add(ctx, name, S2S_LORA_B, b);
+    layer->lora_scale = (float)(ctx->lora->alpha / (double)rank);
+}
+
+void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx,
+                         const char *name, enum s2s_nn_cut cut)
+{
+    char *full = *ctx->place ? s2s_xasprintf("%s.%s", ctx->place, name) : s2s_xstrdup(name);
+    layer->lora_a = layer->lora_b = NULL;
+    if (s2s_lora_adapts(ctx->lora, full))
+        add_adapter(layer, ctx, name, cut);
+    free(full);
+}
+
+/* y with what the adapter makes of x, whose rows are this rank's alone where tp gathers them. */
+static struct s2s_tensor *adapt(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                struct s2s_tensor *x, struct s2s_tensor *y,
+                                const struct s2s_nn_tp *tp)
+{
+    if (!layer->lora_a)
+        return y;
+    struct s2s_tensor *low = s2s_op_linear(tape, x, layer->lora_a->tensor, NULL);
+    if (tp)
+        low = s2s_nn_enter(tape, tp, low);
+    return s2s_op_add_linear(tape, y, low, layer->lora_b->tensor, layer->lora_scale);
+}
+
 /* ---- the map ---- */
 
 void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
@@ -72,18 +125,20 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
         w.flags = s2s_nn_outside(ctx->par);
     layer->w = s2s_nn_add(ctx, name, "weight", w);
     layer->b = bias ? s2s_nn_add(ctx, name, "bias", b) : NULL;
+    s2s_nn_linear_adapt(layer, ctx, name, cut);
 }
 
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x)
 {
-    return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
+    struct s2s_tensor *b = layer->b ? layer->b->tensor : NULL;
+    return adapt(tape, layer, x, s2s_op_linear(tape, x, layer->w->tensor, b), NULL);
 }
 
 void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, struct s2s_tensor *x,
                          int n, const struct s2s_nn_linear *const *layers, struct s2s_tensor **out)
 {
-    struct s2s_tensor *w[S2S_NN_MAPS], *b[S2S_NN_MAPS];
+    struct s2s_tensor *w[S2S_NN_MAPS] = {NULL}, *b[S2S_NN_MAPS] = {NULL};
     if (!tp->sp) {
         x = s2s_nn_enter(tape, tp, x);
         for (int i = 0; i < n; i++)
@@ -95,6 +150,8 @@ void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, stru
         b[i] = layers[i]->b ? layers[i]->b->tensor : NULL;
     }
     s2s_op_gather_linear(tape, x, tp->group, n, w, b, out);
+    for (int i = 0; i < n; i++)
+        out[i] = adapt(tape, layers[i], x, out[i], tp);
 }
 
 struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
@@ -102,8 +159,10 @@ struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_n
 {
     if (s2s_group_size(tp->group) == 1)
         return s2s_nn_linear(tape, layer, x);
-    struct s2s_tensor *y =
-        tp->sp ? s2s_op_linear_scatter(tape, x, layer->w->tensor, tp->group)
-               : s2s_op_all_reduce(tape, s2s_op_linear(tape, x, layer->w->tensor, NULL), tp->group);
+    struct s2s_tensor *y, *w = layer->w->tensor;
+    if (tp->sp && !layer->lora_a)
+        y = s2s_op_linear_scatter(tape, x, w, tp->group);
+    else
+        y = s2s_nn_leave(tape, tp, adapt(tape, layer, x, s2s_op_linear(tape, x, w, NULL), NULL));
     return layer->b ? s2s_op_add_bias(tape, y, layer->b->tensor) : y;
 }

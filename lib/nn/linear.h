@@ -10,11 +10,14 @@
 
 /* Where a layer adds its parameters: names are put together from the place and the layer's own
  * part. */
+struct s2s_lora;
+
 struct s2s_nn_ctx {
     struct s2s_params *params;
-    const struct s2s_par *par; /* kept */
-    const char *place;         /* "llm.model.layers.3.self_attn", "" for none; borrowed */
-    double init_std;           /* of the initial weights of matrices, whose biases are zero */
+    const struct s2s_par *par;   /* kept */
+    const char *place;           /* "llm.model.layers.3.self_attn", "" for none; borrowed */
+    double init_std;             /* of the initial weights of matrices, whose biases are zero */
+    const struct s2s_lora *lora; /* NULL, or which maps get an adapter */
     bool fan_in; /* instead: weights and biases uniform in 1/sqrt(inputs), as torch has them */
 };
 
@@ -55,12 +58,20 @@ struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *t
  */
 enum s2s_nn_cut { S2S_NN_WHOLE, S2S_NN_COLUMN, S2S_NN_ROW, S2S_NN_OUTSIDE };
 
-/* y = x w^T + b; "PLACE.name.weight" [out, in] and, where asked, "PLACE.name.bias" [out]. */
+/* y = x w^T + b; "PLACE.name.weight" [out, in] and, where asked, "PLACE.name.bias" [out]. With an
+ * adapter (lib/nn/lora.h) y also has lora_scale (x lora_a^T) lora_b^T: ranks share lora_b where
+ * they share the outputs, lora_a where they share the inputs. */
 struct s2s_nn_linear {
     struct s2s_param *w, *b;
+    struct s2s_param *lora_a, *lora_b; /* [rank, in], [out, rank]; NULL: none */
+    float lora_scale;
 };
 void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
                         int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut);
+/* Adds the adapter of a map whose parameters were added by other means, where ctx->lora wants one.
+ */
+void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx,
+                         const char *name, enum s2s_nn_cut cut);
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x);
 enum { S2S_NN_MAPS = 3 };

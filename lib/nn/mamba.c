@@ -55,6 +55,7 @@ static void add_in_proj(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx
     if (o->bias)
         layer->in.b = add_cut(ctx, "in_proj.bias",
                               (struct s2s_param_spec){.n_dims = 1, .shape = {rows}}, 5, parts);
+    s2s_nn_linear_adapt(&layer->in, ctx, "in_proj", S2S_NN_COLUMN);
 }
 
 static void add_conv(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,

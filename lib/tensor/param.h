@@ -39,6 +39,7 @@ enum s2s_param_flag {
                                * of its stack: see s2s_param_stack */
     S2S_PARAM_ROUTER = 2048,  /* scores experts: a matrix, or, if a buffer, the bias of its choice,
                                * which is added right behind it */
+    S2S_PARAM_UNSAVED = 8192, /* in no checkpoint: it is frozen as the model's files have it */
     S2S_PARAM_F32 = 4096, /* stays F32 on a device that works in BF16: kernels take it as floats */
 };
 

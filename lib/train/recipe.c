@@ -45,6 +45,11 @@ static int read_model(struct s2s_recipe *r, struct s2s_error *err)
         return s2s_conf_error(err, S2S_E_NOTFOUND,
                               s2s_conf_find(conf, "model") ? s2s_conf_find(conf, "model") : conf,
                               "no model: give model.path, or model.encoder and model.llm");
+    const struct s2s_conf *lora;
+    if ((rc = s2s_conf_get_map(&lora, conf, "model.lora", err)) < 0 ||
+        (lora && (rc = s2s_lora_read(&r->lora, lora, err)) < 0))
+        return rc;
+    r->has_lora = lora != NULL;
     return s2s_conf_get_i64_or(&r->placeholder_id, conf, "model.placeholder_id", 0, INT32_MAX, -1,
                                err);
 }
@@ -467,6 +472,7 @@ void s2s_recipe_release(struct s2s_recipe *r)
     free(r->train);
     free(r->eval);
     free(r->stages.layers);
+    s2s_lora_release(&r->lora);
     s2s_conf_free(r->conf);
     *r = (struct s2s_recipe)S2S_RECIPE_INIT;
 }

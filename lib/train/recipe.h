@@ -9,6 +9,7 @@
 #include "lib/audio/augment.h"
 #include "lib/mesh/mesh.h"
 #include "lib/model/model.h"
+#include "lib/nn/lora.h"
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
 #include "lib/train/buckets.h"
@@ -38,7 +39,9 @@ struct s2s_recipe {
     const char *model_path; /* a whole model; else the parts */
     struct s2s_recipe_part encoder, projection, llm;
     bool batch_norm_batch;
-    bool step_clamp;        /* of Mamba layers, as the config has it */
+    bool step_clamp; /* of Mamba layers, as the config has it */
+    bool has_lora;
+    struct s2s_lora lora;   /* adapters of the LLM */
     int64_t placeholder_id; /* -1: the stream's */
 
     const char **train; /* [n_train] */

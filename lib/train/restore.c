@@ -52,7 +52,7 @@ static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, b
     size_t n = 0;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
-        if (!s2s_param_is_here(p))
+        if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_UNSAVED)
             continue;
         wants[n++] = (struct s2s_ckpt_want){p->name, S2S_F32, p->n_dims, p->shape};
         for (int m = 0; with_moments && p->trained && m < 2; m++)
@@ -148,7 +148,7 @@ static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct
     for (size_t i = 0; rc == 0 && i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         struct s2s_box boxes[S2S_PARAM_BOXES];
-        if (!s2s_param_is_here(p))
+        if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_UNSAVED)
             continue;
         const int n_boxes = stored_boxes(boxes, p);
         if ((rc = read_boxes(ckpt, p->name, p, boxes, n_boxes, host, room, err)) < 0)
@@ -180,7 +180,8 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
                                     elapsed_s,
                                     seed,
                                     .data = json_is_array(data) ? json_incref(data) : NULL,
-                                    .shuffled = json_is_true(json_object_get(own, "shuffle"))};
+                                    .shuffled = json_is_true(json_object_get(own, "shuffle")),
+                                    .base = json_incref(json_object_get(common, "base"))};
     optim->t = t;
     return 0;
 }

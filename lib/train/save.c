@@ -121,11 +121,14 @@ static json_t *common_state(const struct s2s_trainer *t)
     s2s_buf_release(&recipe);
     if (!common)
         S2S_BUG("the common state is no JSON");
-    json_t *data = s2s_feed_describe(t->feed), *own = json_object_get(common, "train_state");
+    json_t *data = t->feed ? s2s_feed_describe(t->feed) : NULL,
+           *own = json_object_get(common, "train_state");
     if (data) {
         json_object_set_new(own, "data", data);
         json_object_set_new(own, "shuffle", json_boolean(t->recipe->shuffle));
     }
+    if (t->base)
+        json_object_set(common, "base", t->base);
     return common;
 }
 
@@ -305,6 +308,25 @@ int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
     begin(s, false);
     start_stage(s, BEGIN, false);
     return finish(s, err);
+}
+
+int s2s_trainer_save_model(struct s2s_trainer *t, const char *root, struct s2s_error *err)
+{
+    const struct s2s_params *params = t->bundle.model->params;
+    const struct s2s_save_axes axes = {t->layout.axes, t->layout.expert_axes};
+    struct s2s_save *s = save_of(t);
+    for (size_t i = 0; i < params->n; i++) {
+        unsigned *flags = &params->list[i]->flags;
+        const bool merged = s2s_lora_is_adapter(params->list[i]->name);
+        *flags = merged ? *flags | S2S_PARAM_UNSAVED : *flags & ~(unsigned)S2S_PARAM_UNSAVED;
+    }
+    json_decref(t->base);
+    t->base = NULL;
+    free(t->ckpt_root);
+    t->ckpt_root = s2s_xstrdup(root);
+    s2s_share_free(s->share);
+    s->share = s2s_share_new(params, NULL, &axes);
+    return s2s_trainer_save(t, err);
 }
 
 int s2s_trainer_save_behind(struct s2s_trainer *t, struct s2s_error *err)

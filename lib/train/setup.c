@@ -2,11 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/affix.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/conf/conf.h"
+#include "lib/model/adapter.h"
 #include "lib/model/salm.h"
 #include "lib/optim/groups.h"
+
 #include "lib/train/trainer.h"
 
 void s2s_bundle_free(struct s2s_bundle *bundle)
@@ -45,7 +48,8 @@ static int open_bare(struct s2s_bundle *b, const struct s2s_par *par,
                                         .conf = part->conf,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,
-                                        .free_steps = parts->free_steps};
+                                        .free_steps = parts->free_steps,
+                                        .lora = parts->lora};
     return s2s_model_open(&b->model, b->device, par, part->dir, &options, err);
 }
 
@@ -55,7 +59,8 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const st
     struct s2s_salm_parts parts = {.batch_norm_batch = r->batch_norm_batch,
                                    .projection = r->projection.path,
                                    .head = head,
-                                   .free_steps = !r->step_clamp};
+                                   .free_steps = !r->step_clamp,
+                                   .lora = r->has_lora ? &r->lora : NULL};
     int rc;
     if (r->model_path) {
         struct s2s_salm_part whole = {.dir = r->model_path};
@@ -70,6 +75,45 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const st
     }
     b->composite = rc == 0 && b->model->kind == &s2s_model_salm;
     return rc;
+}
+
+/* Of a decoder with adapters nothing else is trained, unless a pattern says so. */
+static int freeze_around_adapters(struct s2s_bundle *b, const struct s2s_recipe *r,
+                                  struct s2s_error *err)
+{
+    int rc = s2s_lora_check(&r->lora, s2s_conf_find(r->conf, "model.lora"), err);
+    if (rc < 0)
+        return rc;
+    s2s_params_freeze(b->model->params, b->composite ? "llm." : "");
+    s2s_params_unfreeze_match(b->model->params, "*." S2S_LORA_A);
+    s2s_params_unfreeze_match(b->model->params, "*." S2S_LORA_B);
+    return 0;
+}
+
+/* Files that a part of the model is read from; NULL: it begins with initial values. */
+static const char *source_of(const struct s2s_bundle *b, const struct s2s_recipe *r,
+                             const char *name)
+{
+    if (r->model_path)
+        return r->model_path;
+    if (!b->composite)
+        return b->model->dir;
+    return s2s_starts_with(name, "encoder.") ? r->encoder.path
+           : s2s_starts_with(name, "llm.")   ? r->llm.path
+                                             : r->projection.path;
+}
+
+/* A run of adapters keeps what it trains; the rest stays where it came from. */
+static void mark_base(struct s2s_bundle *b, const struct s2s_recipe *r)
+{
+    const struct s2s_params *params = b->model->params;
+    for (size_t i = 0; i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        const bool moves =
+            p->flags & S2S_PARAM_BUFFER && (r->batch_norm_batch || p->flags & S2S_PARAM_ROUTER);
+        if (p->flags & S2S_PARAM_FROZEN && !moves && source_of(b, r, p->name))
+            p->flags |= S2S_PARAM_UNSAVED;
+    }
 }
 
 /* Parts and groups that are frozen, or learn at another rate. */
@@ -87,9 +131,13 @@ static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct 
         if (r->llm.freeze)
             s2s_params_freeze(params, "llm.");
     }
-    int rc = s2s_groups_freeze(params, s2s_conf_find(r->conf, "model.freeze"), err);
+    int rc = r->has_lora ? freeze_around_adapters(b, r, err) : 0;
+    if (rc == 0)
+        rc = s2s_groups_freeze(params, s2s_conf_find(r->conf, "model.freeze"), err);
     if (rc == 0)
         rc = s2s_groups_unfreeze(params, s2s_conf_find(r->conf, "model.unfreeze"), err);
+    if (rc == 0 && r->has_lora)
+        mark_base(b, r);
     return rc < 0 ? rc
                   : s2s_groups_scale(params, s2s_conf_find(r->conf, "optimizer.groups"),
                                      r->adamw.lr, err);
@@ -124,8 +172,25 @@ int s2s_bundle_load(struct s2s_bundle *b, uint64_t seed, struct s2s_error *err)
 {
     int rc = b->composite || b->model->dir ? s2s_model_load(b->model, err) : 0;
     if (rc == 0)
+        rc = s2s_adapter_load(b->composite ? s2s_salm_llm(b->model) : b->model, err);
+    if (rc == 0)
         s2s_params_init(b->model->params, seed);
     return rc;
+}
+
+static bool has_base(const struct s2s_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->flags & S2S_PARAM_UNSAVED)
+            return true;
+    return false;
+}
+
+int s2s_bundle_restore(struct s2s_bundle *b, uint64_t seed, const char *path,
+                       struct s2s_optim *optim, struct s2s_run_state *state, struct s2s_error *err)
+{
+    int rc = has_base(b->model->params) ? s2s_bundle_load(b, seed, err) : 0;
+    return rc < 0 ? rc : s2s_restore(path, b->model->params, optim, state, err);
 }
 
 /* ---- from a checkpoint ---- */
@@ -167,6 +232,12 @@ static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_e
 {
     const json_t *common = s2s_ckpt_common(ckpt);
     struct s2s_conf *encoder = NULL, *llm = NULL;
+    if (json_object_get(common, "base"))
+        return s2s_error_hint(err,
+                              s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                            "it holds what was trained beside adapters, not the "
+                                            "whole model"),
+                              "s2s-train export --merge makes a checkpoint of both");
     int rc = stored_conf(&encoder, common, "config/encoder", err);
     if (rc == 0)
         rc = stored_conf(&llm, common, "config/llm", err);

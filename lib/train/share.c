@@ -64,7 +64,7 @@ static bool is_turn(int64_t at, int64_t total, int number, int n)
 /* The same number on all ranks that have a part of it. */
 static int64_t whole_numel(const struct s2s_param *p)
 {
-    int64_t n = s2s_param_is_here(p) ? 1 : 0;
+    int64_t n = s2s_param_is_here(p) && !(p->flags & S2S_PARAM_UNSAVED) ? 1 : 0;
     for (int i = 0; i < p->n_dims; i++)
         n *= p->shape[i];
     return n;
@@ -106,7 +106,7 @@ struct s2s_share *s2s_share_new(const struct s2s_params *params, const struct s2
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
         const bool expert = p->flags & S2S_PARAM_EXPERT;
-        if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_COPY)
+        if (!s2s_param_is_here(p) || p->flags & (S2S_PARAM_COPY | S2S_PARAM_UNSAVED))
             continue;
         int n, number = s2s_param_copy(p, p->divided ? others[expert] : same[expert], &n);
         if (is_turn(at, total, number, n))

@@ -12,6 +12,7 @@
 #include "lib/conf/conf.h"
 #include "lib/io/there.h"
 #include "lib/text/tokenizer.h"
+#include "lib/train/base.h"
 #include "lib/train/changes.h"
 
 static volatile sig_atomic_t asked_to_stop;
@@ -184,6 +185,8 @@ void s2s_trainer_free(struct s2s_trainer *t)
     s2s_optim_free(t->optim);
     s2s_bundle_free(&t->bundle);
     json_decref(t->state.data);
+    json_decref(t->state.base);
+    json_decref(t->base);
     free(t->ckpt_root);
     free(t);
 }
@@ -192,7 +195,8 @@ void s2s_trainer_free(struct s2s_trainer *t)
  * the user's to say. */
 static int restore_newest(struct s2s_trainer *t, struct s2s_error *err)
 {
-    int rc = s2s_restore(t->ckpt_root, t->bundle.model->params, t->optim, &t->state, err);
+    int rc = s2s_bundle_restore(&t->bundle, (uint64_t)t->recipe->seed, t->ckpt_root, t->optim,
+                                &t->state, err);
     const bool damaged =
         rc == S2S_E_OPEN || rc == S2S_E_TRUNCATED || rc == S2S_E_DIGEST || rc == S2S_E_FORMAT;
     const int64_t previous = damaged ? s2s_dist_previous(t->ckpt_root) : -1;
@@ -209,6 +213,8 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
 {
     const bool first = s2s_mesh_rank(t->mesh) == 0;
     int rc = first && t->recipe->resume ? s2s_dist_clean(t->ckpt_root, err) : 0;
+    if (rc == 0 && first && t->recipe->has_lora)
+        rc = s2s_base_describe(&t->base, t->recipe, err);
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
     if (!has_checkpoint(t))
@@ -219,7 +225,10 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
                            t->ckpt_root);
         return s2s_error_hint(err, rc, "remove them, or give another run=DIR");
     }
-    if ((rc = s2s_mesh_all_ok(t->mesh, restore_newest(t, err), err)) < 0)
+    rc = restore_newest(t, err);
+    if (rc == 0 && first)
+        rc = s2s_base_check(t->state.base, t->base, err);
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
     /* the save before may have been killed between its end and the removal of older ones */
     rc = first ? s2s_dist_prune(t->ckpt_root, (int)t->recipe->ckpt_keep, err) : 0;

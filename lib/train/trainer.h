@@ -49,6 +49,7 @@ struct s2s_run_state {
     int64_t seed;            /* of the run that saved it; -1: it does not say */
     json_t *data;            /* s2s_feed_describe of that run, a reference; NULL: it does not say */
     bool shuffled;           /* with data: whether that run shuffled */
+    json_t *base;            /* s2s_base_describe of that run, a reference; NULL: it has none */
 };
 
 struct s2s_trainer {
@@ -61,6 +62,7 @@ struct s2s_trainer {
     struct s2s_feed *feed;
     struct s2s_runlog *log; /* rank 0 */
     struct s2s_run_state state;
+    json_t *base; /* rank 0: s2s_base_describe of a run of adapters, or NULL */
     bool saved; /* the state is that of the newest checkpoint, or of the one that is being saved */
     struct s2s_save *save; /* NULL before the first one */
     bool save_waits;       /* a save was busy on some rank when the ranks asked each other last */
@@ -101,6 +103,9 @@ int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe,
                     struct s2s_device *device, struct s2s_error *err);
 /* The weights of its directories, and initial values of whatever these do not hold. */
 int s2s_bundle_load(struct s2s_bundle *bundle, uint64_t seed, struct s2s_error *err);
+/* The values of a checkpoint (s2s_restore), and those that it leaves to the files of its base. */
+int s2s_bundle_restore(struct s2s_bundle *bundle, uint64_t seed, const char *path,
+                       struct s2s_optim *optim, struct s2s_run_state *state, struct s2s_error *err);
 /* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */
 int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *ckpt,
                         struct s2s_error *err);
@@ -110,6 +115,9 @@ int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *
 /* Writes one now; after a failure none of it is left. */
 int s2s_trainer_save(struct s2s_trainer *trainer, struct s2s_error *err);
 
+/* The model alone, without moments and with all that checkpoints of the run leave to its base, as a
+ * checkpoint in root; its adapters were merged. One rank. */
+int s2s_trainer_save_model(struct s2s_trainer *trainer, const char *root, struct s2s_error *err);
 /*
  * The same beside training: save_behind waits for the save before, copies what this rank writes,
  * and starts a thread. Failures, and the checkpoint itself, come with a later call:

@@ -87,6 +87,8 @@ checkpoint: {every: 1, keep: 3}
 YAML
     s2s-pack -q --manifest train.jsonl --tokenizer tokenizer.json --audio mel --tokens 64 --cp 2 -o packs.s2s
     s2s-train -q recipe.yaml mesh.dp=1
+    sed 's/runs.a/runs\/lora/; s/^model: {/&lora: {rank: 2}, /' recipe.yaml >lora.yaml
+    s2s-train -q lora.yaml mesh.dp=1 train.steps=1
     cp -r runs/a runs/demo
     mkdir checkpoints run
     cp -r runs/a/checkpoints/iter_0000003 iter_0001000

@@ -85,6 +85,28 @@ mesh.tp=4 mesh.sequence_parallel=true | r.yaml model.llm.config=bias.json model.
 LINES
 }
 
+@test "adapters: cut with their maps, beside a base that stands still" {
+    lora='model.lora={"rank":4,"alpha":16}'
+    equal <<LINES
+mesh.tp=2 mesh.sequence_parallel=true | r.yaml $lora data.train=[odd.s2s]
+mesh.tp=4 mesh.dp=2 | r.yaml model.lora={"rank":3,"targets":["*.down_proj","*.v_proj"]} model.unfreeze=["*norm*"] train.recompute=true
+mesh.cp=2 mesh.pp=2 | r.yaml $lora
+mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | r.yaml $lora
+LINES
+}
+
+@test "long: adapters: of speech, of mixtures of experts, of Mamba layers" {
+    lora='model.lora={"rank":4,"alpha":16}'
+    speech
+    equal <<LINES
+mesh.dp=2 mesh.data_parallel_sharding_strategy=optim | r.yaml $lora
+mesh.tp=2 mesh.dp=2 | s.yaml $lora
+mesh.tp=2 mesh.cp=2 mesh.sequence_parallel=true | s.yaml $lora model.encoder.freeze=true
+mesh.tp=2 mesh.ep=2 mesh.dp=2 | p.yaml model.path=MODELS/qwen3_moe $lora
+mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 $lora
+LINES
+}
+
 @test "tp: sound goes through an encoder that is cut, too" {
     speech
     equal <<'LINES'

@@ -98,6 +98,7 @@ assert len(backward) > 2 and all["operations"]["attention_backward"]["calls"] ==
 assert {k: two["operations"][k] for k in backward} == {k: one["operations"][k] for k in backward}
 PY
     foretold r.yaml 1 'model.freeze=["*embed*","*.layers.0.*"]'
+    foretold r.yaml 1 'model.lora={rank: 4}'
     # a model that hears with ears of its own
     make_speech
     foretold s.yaml 1 'data.eval={}' model.encoder.freeze=true model.projection.freeze=true

@@ -37,6 +37,7 @@ int train_launch_conf(struct s2s_recipe *recipe, struct s2s_conf *conf, char *co
 
 int train_train(int argc, char **argv, struct s2s_error *err);
 int train_eval(int argc, char **argv, struct s2s_error *err);
+int train_export(int argc, char **argv, struct s2s_error *err);
 int train_generate(int argc, char **argv, struct s2s_error *err);
 int train_lr(int argc, char **argv, struct s2s_error *err);
 int train_plan(int argc, char **argv, struct s2s_error *err);

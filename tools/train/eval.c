@@ -201,7 +201,8 @@ static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
     }
     rc = s2s_bundle_open(bundle, recipe, layout, S2S_NO_SHARD, s2s_restore_head(checkpoint), device,
                          err);
-    return rc < 0 ? rc : s2s_restore(checkpoint, bundle->model->params, NULL, NULL, err);
+    return rc < 0 ? rc
+                  : s2s_bundle_restore(bundle, (uint64_t)recipe->seed, checkpoint, NULL, NULL, err);
 }
 
 static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, struct s2s_error *err)

@@ -8,6 +8,7 @@
 
 static const struct s2s_command commands[] = {
     {"eval", train_eval, "Loss, token accuracy and word error rate of data sets"},
+    {"export", train_export, "Adapters as a PEFT folder, or merged into the model"},
     {"generate", train_generate, "Text for a sound and a prompt"},
     {"lr", train_lr, "The learning rate of each step"},
     {"plan", train_plan, "What a step needs and who runs with whom, without running it"},

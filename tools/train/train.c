@@ -31,6 +31,7 @@ static const char doc[] =
     "\v"
     "Commands (s2s-train COMMAND --help shows their options):\n"
     "  eval       Loss, token accuracy and word error rate of data sets\n"
+    "  export     Adapters as a PEFT folder, or merged into the model\n"
     "  generate   Text for a sound and a prompt\n"
     "  lr         The learning rate of each step\n"
     "  plan       What a step needs and who runs with whom, without running it\n"

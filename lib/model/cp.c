@@ -68,6 +68,27 @@ const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
     return spans;
 }
 
+const struct s2s_trade *model_trade_cp(const struct s2s_model *model, const struct s2s_pass *pass,
+                                       int64_t n_rows, struct s2s_seqs *seqs)
+{
+    const struct s2s_batch *batch = pass->batch;
+    const struct s2s_group *group = cutting(model, pass);
+    const int size = s2s_group_size(group);
+    int32_t *all = s2s_xmalloc((size_t)(batch->n_seqs + 1) * sizeof *all);
+    for (int64_t s = 0; s <= batch->n_seqs; s++)
+        all[s] = batch->cu_seqlens[s] * size;
+    *seqs = s2s_op_seqs(pass->tape, all, batch->n_seqs);
+    free(all);
+    if (!group)
+        return NULL;
+    struct s2s_trade *trade = s2s_tape_host_alloc(pass->tape, sizeof *trade);
+    int32_t *order = order_of(batch, size, n_rows);
+    *trade =
+        (struct s2s_trade){group, n_rows, s2s_tape_upload_i32(pass->tape, order, n_rows * size)};
+    free(order);
+    return trade;
+}
+
 const struct s2s_group *model_spread(const struct s2s_model *encoder, const struct s2s_pass *pass)
 {
     return encoder->options.batch_norm_batch ? NULL : cutting(encoder, pass);

@@ -47,6 +47,10 @@ int model_check_cp(const struct s2s_model *model, int64_t n_heads, int64_t n_kv_
  * all of its sequence. */
 const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
                                           const struct s2s_pass *pass, int64_t n_rows);
+/* Rows for columns between those ranks, of rows up to n_rows; NULL likewise. *seqs becomes the
+ * bounds of the sequences among all rows, whole or not. */
+const struct s2s_trade *model_trade_cp(const struct s2s_model *model, const struct s2s_pass *pass,
+                                       int64_t n_rows, struct s2s_seqs *seqs);
 /*
  * Ranks over which an encoder's clips are spread; NULL: each encodes all. So in generation, and for
  * statistics of a batch, which are those of all its clips: what each rank's slots say of the

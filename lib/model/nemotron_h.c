@@ -263,17 +263,19 @@ static int check_ranks(const struct s2s_model *model, const struct config *c, st
          !attends || (shared ? ranks % a->n_kv_heads : a->n_kv_heads % ranks) == 0},
         {"head_dim", "rows of a key-value head", a->dim,
          !attends || !shared || a->dim % (ranks / a->n_kv_heads) == 0},
-        {"mamba_num_heads", "heads of Mamba layers", s->n_heads, !scans || s->n_heads % ranks == 0},
-        {"n_groups", "groups of Mamba layers", s->n_groups, !scans || s->n_groups % ranks == 0},
         {"intermediate_size", "columns of an MLP", c->inner, !dense || c->inner % ranks == 0},
         {"moe_shared_expert_intermediate_size", "columns of the shared expert",
          c->moe.options.shared_inner, !sparse || c->moe.options.shared_inner % ranks == 0},
         {"vocab_size", "tokens", c->vocab, c->vocab >= ranks},
     };
     int rc = model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
-    if (rc < 0 || !sparse)
+    if (rc < 0)
         return rc;
-    return s2s_nn_moe_check(&c->moe.options, model->par, err);
+    if (scans)
+        rc = s2s_nn_mamba_check(s, model->par, err);
+    if (rc == 0 && sparse)
+        rc = s2s_nn_moe_check(&c->moe.options, model->par, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", model->config_path) : 0;
 }
 
 /* ---- parameters ---- */
@@ -377,9 +379,6 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
         (rc = check_ranks(model, c, err)) < 0 ||
         (rc = model_check_cp(model, c->attention.n_heads, c->attention.n_kv_heads, err)) < 0)
         return rc;
-    if (s2s_group_size(model->par->cp) > 1 && has_mixer(c, MAMBA))
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, model->conf,
-                              "Mamba layers take whole sequences (mesh.cp)");
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;
     model->pad_token_id = (int32_t)c->pad;
@@ -434,7 +433,7 @@ static void *nemotron_prepare(const struct s2s_model *model, const struct s2s_pa
     b->cp = model_spans_cp(model, pass, n_rows);
     if (!b->cp)
         b->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, n_seqs, true);
-    shared->mamba.seqs = s2s_op_seqs(pass->tape, cu, n_seqs);
+    shared->mamba.trade = model_trade_cp(model, pass, n_rows, &shared->mamba.seqs);
     free(cu);
     return shared;
 }

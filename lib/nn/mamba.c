@@ -84,6 +84,24 @@ static struct s2s_param *add_vector(const struct s2s_nn_ctx *ctx, const char *na
                    NULL);
 }
 
+int s2s_nn_mamba_check(const struct s2s_nn_mamba_shape *shape, const struct s2s_par *par,
+                       struct s2s_error *err)
+{
+    const int tp = s2s_group_size(par->tp), cp = s2s_group_size(par->cp);
+    const int64_t groups = shape->n_groups / tp;
+    if (shape->n_heads % tp || shape->n_groups % tp)
+        return s2s_error_set(err, S2S_E_RANGE,
+                             "%lld heads of Mamba layers in %lld groups cannot be shared by %d "
+                             "ranks (mesh.tp)",
+                             (long long)shape->n_heads, (long long)shape->n_groups, tp);
+    if (shape->n_heads / tp % cp || (groups % cp && cp % groups))
+        return s2s_error_set(err, S2S_E_RANGE,
+                             "%lld heads of Mamba layers in %lld groups cannot be shared by cp %d "
+                             "x tp %d ranks",
+                             (long long)shape->n_heads, (long long)shape->n_groups, cp, tp);
+    return 0;
+}
+
 void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
                        const struct s2s_nn_mamba_options *o)
 {
@@ -152,43 +170,110 @@ static struct seen open_memory(struct s2s_tape *tape, const struct s2s_nn_mamba 
                               s->kernel - 1, channels_of(s))};
 }
 
-/* y [rows, inner] of the rows that in_proj made. */
-static struct s2s_tensor *mix(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
-                              struct s2s_tensor *zxbcdt, const struct s2s_seqs *seqs, void *memory)
+/* What a rank of several computes with: some heads of the layer. */
+struct heads {
+    struct s2s_nn_mamba_shape shape;
+    struct s2s_tensor *conv_w, *conv_b, *a_log, *skip, *step_bias;
+};
+
+static struct heads all_heads(const struct s2s_nn_mamba *layer)
 {
-    const struct s2s_nn_mamba_shape *s = &layer->shape;
+    return (struct heads){layer->shape,         layer->conv_w->tensor, value_of(layer->conv_b),
+                          layer->a_log->tensor, layer->skip->tensor,   layer->step_bias->tensor};
+}
+
+/* Ranks that use the same group. */
+static int n_sharing(const struct s2s_nn_mamba_shape *shape, const struct s2s_group *cp)
+{
+    const int64_t ranks = cp->size;
+    return ranks > shape->n_groups ? (int)(ranks / shape->n_groups) : 1;
+}
+
+/* Of this rank of cp: its heads, their groups, and the parts of parameters that go with them. */
+static struct heads own_heads(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                              const struct s2s_group *cp)
+{
+    struct heads h = all_heads(layer);
+    const struct s2s_nn_mamba_shape *all = &layer->shape;
+    const int sharing = n_sharing(all, cp);
+    h.shape.n_heads /= cp->size;
+    h.shape.n_groups = sharing > 1 ? 1 : all->n_groups / cp->size;
+    const int64_t inner = inner_of(&h.shape), pairs = pairs_of(&h.shape), b = inner_of(all),
+                  group = cp->rank / sharing * pairs;
+    const struct s2s_range heads = {cp->rank * h.shape.n_heads, h.shape.n_heads};
+    const struct s2s_range channels[] = {
+        {cp->rank * inner, inner}, {b + group, pairs}, {b + pairs_of(all) + group, pairs}};
+    h.conv_w = s2s_op_ranges(tape, h.conv_w, channels, 3);
+    h.conv_b = h.conv_b ? s2s_op_ranges(tape, h.conv_b, channels, 3) : NULL;
+    h.a_log = s2s_op_ranges(tape, h.a_log, &heads, 1);
+    h.skip = s2s_op_ranges(tape, h.skip, &heads, 1);
+    h.step_bias = s2s_op_ranges(tape, h.step_bias, &heads, 1);
+    return h;
+}
+
+/* y [rows, inner] of the heads: convolution and scan of xbc and dt. */
+static struct s2s_tensor *scan(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                               const struct heads *h, struct s2s_tensor *xbc, struct s2s_tensor *dt,
+                               const struct s2s_seqs *seqs, void *memory)
+{
+    const struct s2s_nn_mamba_shape *s = &h->shape;
     const int64_t inner = inner_of(s), pairs = pairs_of(s);
     struct seen seen = open_memory(tape, layer, memory);
-    struct s2s_tensor *parts[3], *xbc[3];
-    s2s_tape_split(tape, zxbcdt, 3, (int64_t[]){inner, channels_of(s), s->n_heads}, parts);
-    struct s2s_tensor *conv =
-        s2s_op_conv1d(tape, parts[1], layer->conv_w->tensor, value_of(layer->conv_b), seqs, true,
-                      seen.inputs, memory ? &seen.inputs : NULL);
-    s2s_tape_split(tape, conv, 3, (int64_t[]){inner, pairs, pairs}, xbc);
-    const struct s2s_ssd_inputs in = {.x = xbc[0],
-                                      .dt = parts[2],
-                                      .b = xbc[1],
-                                      .c = xbc[2],
-                                      .a_log = layer->a_log->tensor,
-                                      .dt_bias = layer->step_bias->tensor,
-                                      .skip = layer->skip->tensor,
+    struct s2s_tensor *parts[3];
+    xbc = s2s_op_conv1d(tape, xbc, h->conv_w, h->conv_b, seqs, true, seen.inputs,
+                        memory ? &seen.inputs : NULL);
+    s2s_tape_split(tape, xbc, 3, (int64_t[]){inner, pairs, pairs}, parts);
+    const struct s2s_ssd_inputs in = {.x = parts[0],
+                                      .dt = dt,
+                                      .b = parts[1],
+                                      .c = parts[2],
+                                      .a_log = h->a_log,
+                                      .dt_bias = h->step_bias,
+                                      .skip = h->skip,
                                       .initial = seen.states};
     const struct s2s_ssd_shape shape = {.n_heads = s->n_heads,
                                         .n_groups = s->n_groups,
                                         .dim = s->dim,
                                         .state = s->state,
                                         .dt_min = layer->step_min};
-    struct s2s_tensor *y = s2s_op_ssd(tape, &in, &shape, seqs, memory ? &seen.states : NULL);
-    return s2s_op_gatednorm(tape, y, parts[0], layer->gain->tensor, s->n_groups, layer->eps);
+    return s2s_op_ssd(tape, &in, &shape, seqs, memory ? &seen.states : NULL);
+}
+
+/* The same of sequences that are cut over ranks: each has all rows of its heads. */
+static struct s2s_tensor *scan_cp(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
+                                  struct s2s_tensor *xbcdt, const struct s2s_nn_mamba_batch *batch)
+{
+    const struct s2s_trade *trade = batch->trade;
+    const struct heads h = own_heads(tape, layer, trade->group);
+    const int64_t inner = inner_of(&h.shape), pairs = pairs_of(&h.shape);
+    const int sharing = n_sharing(&layer->shape, trade->group);
+    const struct s2s_trade_part parts[] = {
+        {inner, 1}, {pairs, sharing}, {pairs, sharing}, {h.shape.n_heads, 1}};
+    struct s2s_tensor *own[2];
+    struct s2s_tensor *whole = s2s_op_rows_to_columns(tape, xbcdt, trade, parts, 4);
+    s2s_tape_split(tape, whole, 2, (int64_t[]){channels_of(&h.shape), h.shape.n_heads}, own);
+    struct s2s_tensor *y = scan(tape, layer, &h, own[0], own[1], &batch->seqs, NULL);
+    return s2s_op_columns_to_rows(tape, y, trade);
 }
 
 struct s2s_tensor *s2s_nn_mamba(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
                                 struct s2s_tensor *x, const struct s2s_nn_mamba_batch *batch,
                                 void *memory)
 {
+    const struct s2s_nn_mamba_shape *s = &layer->shape;
     const struct s2s_nn_linear *in = &layer->in;
-    struct s2s_tensor *zxbcdt;
+    const int64_t channels = channels_of(s), inner = inner_of(s);
+    struct s2s_tensor *zxbcdt, *parts[3], *y;
     s2s_nn_linear_enter(tape, &batch->tp, x, 1, &in, &zxbcdt);
-    return s2s_nn_linear_leave(tape, &layer->out, &batch->tp,
-                               mix(tape, layer, zxbcdt, &batch->seqs, memory));
+    if (batch->trade) {
+        s2s_tape_split(tape, zxbcdt, 2, (int64_t[]){inner, channels + s->n_heads}, parts);
+        y = scan_cp(tape, layer, parts[1], batch);
+    } else {
+        const struct heads h = all_heads(layer);
+        s2s_tape_split(tape, zxbcdt, 3, (int64_t[]){inner, channels, s->n_heads}, parts);
+        y = scan(tape, layer, &h, parts[1], parts[2], &batch->seqs, memory);
+    }
+    /* the norm's groups may be wider than what a rank of cp had */
+    y = s2s_op_gatednorm(tape, y, parts[0], layer->gain->tensor, s->n_groups, layer->eps);
+    return s2s_nn_linear_leave(tape, &layer->out, &batch->tp, y);
 }

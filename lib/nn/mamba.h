@@ -7,7 +7,9 @@
  *     y = out_proj(norm(scan(x, B, C, dt) * silu(z)))
  *
  * Ranks of tp have heads each, and the groups of B and C that these use: both numbers are multiples
- * of the ranks'.
+ * of the ranks'. Ranks of cp, which have parts of every sequence, trade rows for heads between the
+ * two maps, as Megatron does; where there are more ranks than groups, ranks next to each other use
+ * the same one.
  */
 #ifndef S2S_NN_MAMBA_H
 #define S2S_NN_MAMBA_H
@@ -41,9 +43,13 @@ struct s2s_nn_mamba {
 /* What Mamba layers of one batch share. */
 struct s2s_nn_mamba_batch {
     struct s2s_nn_tp tp;
-    struct s2s_seqs seqs; /* of the rows inside of regions */
+    struct s2s_seqs seqs;          /* of the rows inside of regions; with a trade of all ranks' */
+    const struct s2s_trade *trade; /* where sequences are cut over ranks, or NULL */
 };
 
+/* Whether ranks can share heads and groups so: 0, or RANGE without a place. */
+int s2s_nn_mamba_check(const struct s2s_nn_mamba_shape *shape, const struct s2s_par *par,
+                       struct s2s_error *err);
 /* Adds in_proj, conv1d.weight, conv1d.bias, dt_bias, A_log, D, norm.weight, out_proj below the
  * place. */
 void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,

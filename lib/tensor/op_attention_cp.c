@@ -127,38 +127,7 @@ void s2s_op_spans_cp_window(struct s2s_tape *tape, struct s2s_spans_cp *cp, cons
         cp->chunks[i] = of_chunk(tape, cp, cu, n_seqs, i / 2, i % 2);
 }
 
-/* ---- matrices in scratch ---- */
-
-static struct s2s_mat scratch_mat(struct s2s_tape *tape, int64_t rows, int64_t cols,
-                                  enum s2s_dtype dtype)
-{
-    void *data = s2s_tape_scratch(tape, (size_t)(rows * cols) * s2s_dtype_size(dtype));
-    return (struct s2s_mat){data, cols, dtype};
-}
-
-/* The part of a matrix that begins there. */
-static struct s2s_mat from(struct s2s_mat mat, int64_t row, int64_t col)
-{
-    if (mat.data)
-        mat.data = (char *)mat.data + (size_t)(row * mat.stride + col) * s2s_dtype_size(mat.dtype);
-    return mat;
-}
-
-static void copy(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
-                 int64_t cols)
-{
-    tensor_k(tape)->copy(tensor_queue(tape),
-                         &(struct s2s_k_copy){.src = src, .dst = dst, .rows = rows, .cols = cols});
-}
-
-static void add(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
-                int64_t cols)
-{
-    tensor_k(tape)->axpby(
-        tensor_queue(tape),
-        &(struct s2s_k_axpby){
-            .x = src, .z = dst, .y = dst, .rows = rows, .cols = cols, .alpha = 1, .beta = 1});
-}
+/* ---- rows and gradients ---- */
 
 /* The gradient of an input (+)= g. */
 static void give_grad(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_mat g)
@@ -169,21 +138,14 @@ static void give_grad(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_ma
         return;
     const int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
     if (accumulate)
-        add(tape, s2s_tensor_mat(dx), g, rows, cols);
+        tensor_mat_add(tape, s2s_tensor_mat(dx), g, rows, cols);
     else
-        copy(tape, s2s_tensor_mat(dx), g, rows, cols);
+        tensor_mat_copy(tape, s2s_tensor_mat(dx), g, rows, cols);
 }
 
-/* Between the ranks' rows one behind the other and the order of the sequences. */
-static void order_rows(struct s2s_tape *tape, const struct s2s_spans_cp *cp, struct s2s_mat dst,
-                       struct s2s_mat src, int64_t cols, bool back)
+static struct tensor_trade trade_of(const struct s2s_spans_cp *cp)
 {
-    const struct s2s_k_rows args = {
-        .dst = dst, .src = src, .idx = cp->order->data, .n = cp->n * cp->group->size, .cols = cols};
-    if (back)
-        tensor_k(tape)->scatter_rows(tensor_queue(tape), &args);
-    else
-        tensor_k(tape)->gather_rows(tensor_queue(tape), &args);
+    return (struct tensor_trade){cp->group, cp->n, cp->order->data};
 }
 
 /* ---- the kernels ---- */
@@ -220,14 +182,14 @@ static void take_kv(const struct attention *a, struct s2s_mat kv, struct s2s_mat
                     struct s2s_mat *v)
 {
     *k = kv;
-    *v = from(kv, 0, a->kv_width);
+    *v = tensor_mat_from(kv, 0, a->kv_width);
 }
 
 /* This rank's keys and values as columns of kv [n, 2 kv_width]. */
 static void pack_kv(struct s2s_tape *tape, const struct attention *a, struct s2s_mat kv)
 {
-    copy(tape, kv, a->k, a->cp->n, a->kv_width);
-    copy(tape, from(kv, 0, a->kv_width), a->v, a->cp->n, a->kv_width);
+    tensor_mat_copy(tape, kv, a->k, a->cp->n, a->kv_width);
+    tensor_mat_copy(tape, tensor_mat_from(kv, 0, a->kv_width), a->v, a->cp->n, a->kv_width);
 }
 
 /* The gradients of q, k and v are wanted, or not, by all ranks alike. */
@@ -244,12 +206,13 @@ static struct s2s_mat gather_kv(struct s2s_tape *tape, const struct attention *a
 {
     const struct s2s_spans_cp *cp = a->cp;
     const int64_t width = 2 * a->kv_width;
-    struct s2s_mat mine = from(all, cp->group->rank * cp->n, 0);
-    struct s2s_mat kv = scratch_mat(tape, cp->n * cp->group->size, width, a->k.dtype);
+    const struct tensor_trade trade = trade_of(cp);
+    struct s2s_mat mine = tensor_mat_from(all, cp->group->rank * cp->n, 0);
+    struct s2s_mat kv = tensor_scratch_mat(tape, cp->n * cp->group->size, width, a->k.dtype);
     pack_kv(tape, a, mine);
     cp->group->ops->all_gather(cp->group, tensor_queue(tape), all.data, mine.data, cp->n * width,
                                a->k.dtype);
-    order_rows(tape, cp, kv, all, width, false);
+    tensor_order_rows(tape, &trade, kv, all, width, false);
     return kv;
 }
 
@@ -257,7 +220,7 @@ static void gather_forward(struct s2s_tape *tape, const struct attention *a)
 {
     struct s2s_k_attention args = arguments(a, &a->cp->own);
     struct s2s_mat all =
-        scratch_mat(tape, a->cp->n * a->cp->group->size, 2 * a->kv_width, a->k.dtype);
+        tensor_scratch_mat(tape, a->cp->n * a->cp->group->size, 2 * a->kv_width, a->k.dtype);
     take_kv(a, gather_kv(tape, a, all), &args.k, &args.v);
     run(tape, &args);
 }
@@ -267,74 +230,30 @@ static void gather_backward(struct s2s_tape *tape, const struct attention *a, st
     const struct s2s_spans_cp *cp = a->cp;
     const int64_t rows = cp->n * cp->group->size, width = 2 * a->kv_width;
     struct s2s_k_attention_backward args = {.forward = arguments(a, &cp->own)};
+    const struct tensor_trade trade = trade_of(a->cp);
     const bool kv_too = wants_kv(node);
-    struct s2s_mat all = scratch_mat(tape, rows, width, a->k.dtype), d_kv = {0};
+    struct s2s_mat all = tensor_scratch_mat(tape, rows, width, a->k.dtype), d_kv = {0};
     take_kv(a, gather_kv(tape, a, all), &args.forward.k, &args.forward.v);
     args.d_o = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]));
     args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
     if (kv_too) {
-        d_kv = scratch_mat(tape, rows, width, a->k.dtype);
+        d_kv = tensor_scratch_mat(tape, rows, width, a->k.dtype);
         take_kv(a, d_kv, &args.dk, &args.dv);
     }
     const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
     run_backward(tape, &args);
     if (kv_too) {
-        order_rows(tape, cp, all, d_kv, width, true);
+        tensor_order_rows(tape, &trade, all, d_kv, width, true);
         /* d_kv was read: its first rows are room for this rank's */
         cp->group->ops->reduce_scatter(cp->group, tensor_queue(tape), d_kv.data, all.data,
                                        cp->n * width, a->k.dtype);
         give_grad(tape, node->in[1], d_kv);
-        give_grad(tape, node->in[2], from(d_kv, 0, a->kv_width));
+        give_grad(tape, node->in[2], tensor_mat_from(d_kv, 0, a->kv_width));
     }
     s2s_tape_scratch_release(tape, before);
 }
 
 /* ---- a2a ---- */
-
-/* A matrix of this rank's rows, of which each rank gets `width` columns, and where they stand among
- * those of other matrices. */
-struct part {
-    struct s2s_mat mat;
-    int64_t width, at;
-};
-
-static void trade(struct s2s_tape *tape, const struct s2s_group *group, struct s2s_mat recv,
-                  struct s2s_mat send, int64_t n)
-{
-    int64_t *counts = s2s_xcalloc((size_t)group->size, sizeof *counts);
-    for (int r = 0; r < group->size; r++)
-        counts[r] = n;
-    group->ops->all_to_all(group, tensor_queue(tape), recv.data, counts, send.data, counts,
-                           send.dtype);
-    free(counts);
-}
-
-/* whole [n * R, width]: this rank's heads of all rows, in order. */
-static void rows_to_heads(struct s2s_tape *tape, const struct s2s_spans_cp *cp,
-                          const struct part *parts, int n_parts, struct s2s_mat whole)
-{
-    const int64_t rows = cp->n * cp->group->size;
-    struct s2s_mat send = scratch_mat(tape, rows, whole.stride, whole.dtype);
-    struct s2s_mat recv = scratch_mat(tape, rows, whole.stride, whole.dtype);
-    for (int r = 0; r < cp->group->size; r++)
-        for (int i = 0; i < n_parts; i++)
-            copy(tape, from(send, r * cp->n, parts[i].at),
-                 from(parts[i].mat, 0, r * parts[i].width), cp->n, parts[i].width);
-    trade(tape, cp->group, recv, send, cp->n * whole.stride);
-    order_rows(tape, cp, whole, recv, whole.stride, false);
-}
-
-/* The way back: [R, n, width], each rank's heads of this rank's rows. */
-static struct s2s_mat heads_to_rows(struct s2s_tape *tape, const struct s2s_spans_cp *cp,
-                                    struct s2s_mat whole)
-{
-    const int64_t rows = cp->n * cp->group->size;
-    struct s2s_mat send = scratch_mat(tape, rows, whole.stride, whole.dtype);
-    struct s2s_mat recv = scratch_mat(tape, rows, whole.stride, whole.dtype);
-    order_rows(tape, cp, send, whole, whole.stride, true);
-    trade(tape, cp->group, recv, send, cp->n * whole.stride);
-    return recv;
-}
 
 /* The heads of this rank alone. */
 static struct attention own_heads(const struct attention *a)
@@ -346,8 +265,8 @@ static struct attention own_heads(const struct attention *a)
     own.q_width /= size;
     own.kv_width /= size;
     own.q = own.in;
-    own.k = from(own.in, 0, own.q_width);
-    own.v = from(own.in, 0, own.q_width + own.kv_width);
+    own.k = tensor_mat_from(own.in, 0, own.q_width);
+    own.v = tensor_mat_from(own.in, 0, own.q_width + own.kv_width);
     own.o = own.out;
     return own;
 }
@@ -356,16 +275,18 @@ static void trade_forward(struct s2s_tape *tape, const struct attention *a)
 {
     const struct s2s_spans_cp *cp = a->cp;
     const struct attention own = own_heads(a);
-    const struct part parts[] = {{a->q, own.q_width, 0},
-                                 {a->k, own.kv_width, own.q_width},
-                                 {a->v, own.kv_width, own.q_width + own.kv_width}};
+    const struct tensor_trade trade = trade_of(cp);
+    const struct tensor_part parts[] = {{a->q, own.q_width, 0, 1},
+                                        {a->k, own.kv_width, own.q_width, 1},
+                                        {a->v, own.kv_width, own.q_width + own.kv_width, 1}};
     struct s2s_k_attention args = arguments(&own, &cp->own);
-    rows_to_heads(tape, cp, parts, 3, own.in);
+    tensor_rows_to_columns(tape, &trade, parts, 3, own.in);
     s2s_tape_scratch_end(tape);
     run(tape, &args);
-    const struct s2s_mat recv = heads_to_rows(tape, cp, own.out);
+    const struct s2s_mat recv = tensor_columns_to_rows(tape, &trade, own.out);
     for (int r = 0; r < cp->group->size; r++)
-        copy(tape, from(a->o, 0, r * own.q_width), from(recv, r * cp->n, 0), cp->n, own.q_width);
+        tensor_mat_copy(tape, tensor_mat_from(a->o, 0, r * own.q_width),
+                        tensor_mat_from(recv, r * cp->n, 0), cp->n, own.q_width);
 }
 
 /* Heads of other ranks become columns of a gradient. */
@@ -375,11 +296,11 @@ static void give_heads(struct s2s_tape *tape, const struct s2s_spans_cp *cp, str
     bool accumulate;
     const struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
     for (int r = 0; dx && r < cp->group->size; r++) {
-        struct s2s_mat dst = from(s2s_tensor_mat(dx), 0, r * width);
+        struct s2s_mat dst = tensor_mat_from(s2s_tensor_mat(dx), 0, r * width);
         if (accumulate)
-            add(tape, dst, from(heads, r * cp->n, 0), cp->n, width);
+            tensor_mat_add(tape, dst, tensor_mat_from(heads, r * cp->n, 0), cp->n, width);
         else
-            copy(tape, dst, from(heads, r * cp->n, 0), cp->n, width);
+            tensor_mat_copy(tape, dst, tensor_mat_from(heads, r * cp->n, 0), cp->n, width);
     }
 }
 
@@ -388,20 +309,23 @@ static void trade_backward(struct s2s_tape *tape, const struct attention *a, str
     const struct s2s_spans_cp *cp = a->cp;
     const struct attention own = own_heads(a);
     const int64_t rows = cp->n * cp->group->size;
-    const struct part part = {s2s_tensor_mat(s2s_tape_out_grad(node->out[0])), own.q_width, 0};
+    const struct tensor_trade trade = trade_of(cp);
+    const struct tensor_part part = {s2s_tensor_mat(s2s_tape_out_grad(node->out[0])), own.q_width,
+                                     0, 1};
     struct s2s_k_attention_backward args = {.forward = arguments(&own, &cp->own)};
-    args.d_o = scratch_mat(tape, rows, own.q_width, a->q.dtype);
-    struct s2s_mat grads = scratch_mat(tape, rows, own.in.stride, a->q.dtype);
+    args.d_o = tensor_scratch_mat(tape, rows, own.q_width, a->q.dtype);
+    struct s2s_mat grads = tensor_scratch_mat(tape, rows, own.in.stride, a->q.dtype);
     args.dq = grads;
-    take_kv(&own, from(grads, 0, own.q_width), &args.dk, &args.dv);
+    take_kv(&own, tensor_mat_from(grads, 0, own.q_width), &args.dk, &args.dv);
     const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
-    rows_to_heads(tape, cp, &part, 1, args.d_o);
+    tensor_rows_to_columns(tape, &trade, &part, 1, args.d_o);
     s2s_tape_scratch_end(tape);
     run_backward(tape, &args);
-    const struct s2s_mat recv = heads_to_rows(tape, cp, grads);
+    const struct s2s_mat recv = tensor_columns_to_rows(tape, &trade, grads);
     give_heads(tape, cp, node->in[0], recv, own.q_width);
-    give_heads(tape, cp, node->in[1], from(recv, 0, own.q_width), own.kv_width);
-    give_heads(tape, cp, node->in[2], from(recv, 0, own.q_width + own.kv_width), own.kv_width);
+    give_heads(tape, cp, node->in[1], tensor_mat_from(recv, 0, own.q_width), own.kv_width);
+    give_heads(tape, cp, node->in[2], tensor_mat_from(recv, 0, own.q_width + own.kv_width),
+               own.kv_width);
     s2s_tape_scratch_release(tape, before);
 }
 
@@ -420,7 +344,7 @@ static struct ring open_ring(struct s2s_tape *tape, const struct attention *a)
     const struct s2s_spans_cp *cp = a->cp;
     struct ring ring = {.group = cp->group, .n = cp->n * 2 * a->kv_width};
     for (int i = 0; i < 2; i++)
-        ring.kv[i] = scratch_mat(tape, cp->n, 2 * a->kv_width, a->k.dtype);
+        ring.kv[i] = tensor_scratch_mat(tape, cp->n, 2 * a->kv_width, a->k.dtype);
     pack_kv(tape, a, ring.kv[0]);
     return ring;
 }
@@ -484,7 +408,7 @@ static void ring_forward(struct s2s_tape *tape, const struct attention *a)
     const int64_t n = cp->n, heads = a->shape.n_heads;
     struct s2s_k_attention_merge merge = {
         .o = a->o, .lse = a->lse, .n_q = n, .n_heads = heads, .dim = a->shape.dim};
-    merge.part = scratch_mat(tape, n, a->q_width, a->o.dtype);
+    merge.part = tensor_scratch_mat(tape, n, a->q_width, a->o.dtype);
     merge.part_lse = s2s_tape_scratch(tape, (size_t)(n * heads) * sizeof(float));
     struct ring ring = open_ring(tape, a);
     const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
@@ -538,10 +462,10 @@ static void ring_backward(struct s2s_tape *tape, const struct attention *a, stru
     args.d_o = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]));
     args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
     if (kv_too) {
-        home = scratch_mat(tape, n, width, a->k.dtype);
-        arrived = scratch_mat(tape, n, width, a->k.dtype);
-        grads[0] = scratch_mat(tape, n, width, a->k.dtype);
-        grads[1] = scratch_mat(tape, n, width, a->k.dtype);
+        home = tensor_scratch_mat(tape, n, width, a->k.dtype);
+        arrived = tensor_scratch_mat(tape, n, width, a->k.dtype);
+        grads[0] = tensor_scratch_mat(tape, n, width, a->k.dtype);
+        grads[1] = tensor_scratch_mat(tape, n, width, a->k.dtype);
     }
     const struct s2s_arena_mark before = s2s_tape_scratch_hold(tape);
     for (int step = 0; step < size; step++) {
@@ -559,15 +483,15 @@ static void ring_backward(struct s2s_tape *tape, const struct attention *a, stru
         args.accumulate_dq = true;
         wait_for(tape, &ring);
         if (passes_on)
-            add(tape, d_kv, arrived, n, width);
+            tensor_mat_add(tape, d_kv, arrived, n, width);
     }
     if (kv_too) {
         struct s2s_transfer list[2];
         start(tape, &ring, list, add_messages(list, &ring, grads[(size - 1) % 2], arrived));
         wait_for(tape, &ring);
-        add(tape, home, arrived, n, width);
+        tensor_mat_add(tape, home, arrived, n, width);
         give_grad(tape, node->in[1], home);
-        give_grad(tape, node->in[2], from(home, 0, a->kv_width));
+        give_grad(tape, node->in[2], tensor_mat_from(home, 0, a->kv_width));
     }
     s2s_tape_scratch_release(tape, before);
 }
@@ -606,7 +530,7 @@ static void *room(struct s2s_tape *tape, bool record, int64_t rows, int64_t cols
                   enum s2s_dtype dtype)
 {
     return record ? s2s_tape_tensor(tape, dtype, 2, (int64_t[]){rows, cols})->data
-                  : scratch_mat(tape, rows, cols, dtype).data;
+                  : tensor_scratch_mat(tape, rows, cols, dtype).data;
 }
 
 struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor *q,

@@ -149,6 +149,37 @@ struct s2s_tensor *s2s_op_attention_cp(struct s2s_tape *tape, struct s2s_tensor 
                                        const struct s2s_spans_cp *spans,
                                        const struct s2s_attention_shape *shape);
 
+/*
+ * Rows traded for columns (op_trade.c): an operation that needs whole sequences, and works on heads
+ * by themselves, has all rows of some heads on each rank. Made once a batch.
+ */
+enum { S2S_TRADE_PARTS = 4 };
+struct s2s_trade {
+    const struct s2s_group *group;
+    int64_t n;                /* rows of this rank; of every rank as many */
+    struct s2s_tensor *order; /* I32 [n * R], as that of struct s2s_spans_cp */
+};
+/* Columns of x next to each other of which each rank gets `width`, `sharing` ranks next to each
+ * other the same ones; sharing divides the ranks. */
+struct s2s_trade_part {
+    int64_t width;
+    int sharing;
+};
+/* y [n R, sum of widths]: all rows, in order, of this rank's columns of each part of x [n, ..]. */
+struct s2s_tensor *s2s_op_rows_to_columns(struct s2s_tape *tape, struct s2s_tensor *x,
+                                          const struct s2s_trade *trade,
+                                          const struct s2s_trade_part *parts, int n_parts);
+/* y [n, R cols]: this rank's rows of all ranks' columns x [n R, cols], by rank. */
+struct s2s_tensor *s2s_op_columns_to_rows(struct s2s_tape *tape, struct s2s_tensor *x,
+                                          const struct s2s_trade *trade);
+/* Ranges of the first dimension of x, without gaps between its rows, one behind the other: what
+ * such ranks use of a parameter. n of up to S2S_TRADE_PARTS, which do not overlap. */
+struct s2s_range {
+    int64_t begin, n;
+};
+struct s2s_tensor *s2s_op_ranges(struct s2s_tape *tape, struct s2s_tensor *x,
+                                 const struct s2s_range *ranges, int n);
+
 /* y = act(gate) * up; up NULL: act(gate). */
 struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, struct s2s_tensor *up,
                               enum s2s_act act);

@@ -57,6 +57,41 @@ void tensor_linear_dw(struct s2s_tape *tape, struct s2s_mat dy, const struct s2s
                       struct s2s_tensor *w);
 void tensor_bias_grad(struct s2s_tape *tape, struct s2s_tensor *b, const struct s2s_tensor *dy);
 
+/* Matrices by themselves: in scratch; the part that begins there; dst = src, dst += src. */
+struct s2s_mat tensor_scratch_mat(struct s2s_tape *tape, int64_t rows, int64_t cols,
+                                  enum s2s_dtype dtype);
+struct s2s_mat tensor_mat_from(struct s2s_mat mat, int64_t row, int64_t col);
+void tensor_mat_copy(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
+                     int64_t cols);
+void tensor_mat_add(struct s2s_tape *tape, struct s2s_mat dst, struct s2s_mat src, int64_t rows,
+                    int64_t cols);
+
+/*
+ * Rows traded for columns between R ranks that have n rows each of what is cut (op_trade.c).
+ * order [n R]: where each row stands when the ranks' are laid one behind the other.
+ */
+struct tensor_trade {
+    const struct s2s_group *group;
+    int64_t n;
+    const int32_t *order;
+};
+/* A matrix of this rank's rows, of which each rank gets `width` columns (so many ranks next to each
+ * other the same ones), and where they stand among those of other matrices. */
+struct tensor_part {
+    struct s2s_mat mat;
+    int64_t width, at;
+    int sharing;
+};
+/* whole [n R, width]: this rank's columns of all rows, in order. */
+void tensor_rows_to_columns(struct s2s_tape *tape, const struct tensor_trade *trade,
+                            const struct tensor_part *parts, int n_parts, struct s2s_mat whole);
+/* The way back, in scratch: [R, n, width], each rank's columns of this rank's rows. */
+struct s2s_mat tensor_columns_to_rows(struct s2s_tape *tape, const struct tensor_trade *trade,
+                                      struct s2s_mat whole);
+/* Between the ranks' rows one behind the other (src) and their order (dst); back: the other way. */
+void tensor_order_rows(struct s2s_tape *tape, const struct tensor_trade *trade, struct s2s_mat dst,
+                       struct s2s_mat src, int64_t cols, bool back);
+
 /* Forgets tensors and nodes, but gives no gradient back. */
 void tensor_tape_forget(struct s2s_tape *tape);
 /* Makes one whole of the gradient of a split tensor. */

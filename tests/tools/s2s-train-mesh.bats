@@ -341,12 +341,14 @@ LINES
     equal <<'LINES'
 mesh.tp=2 | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 train.moe_router_bias_update_rate=1e-2
 mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.llm.config=latent.json optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_router_bias_update_rate=1e-2 train.recompute=true
+mesh.cp=2 mesh.cp_comm=p2p | p.yaml model.path=MODELS/nemotron_h_latent optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_router_bias_update_rate=1e-2
 mesh.dp=2 mesh.ep=2 train.packs_per_microbatch=1 | p.yaml model.llm.config=latent.json optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_aux_loss_coeff=0.5 train.moe_router_load_balancing_type=global_aux_loss train.packs_per_step=2 train.packs_per_microbatch=2
 LINES
 }
 
 @test "long: NemotronH on pipelines, divided parameters, and several axes at once" {
     jq '.moe_latent_size = 12 | .mlp_bias = true | .use_bias = true | .initializer_range = 0.2' "$ROOT/tests/oracle/models/nemotron_h/config.json" >latent.json
+    jq '.mamba_num_heads = 8' latent.json >eight.json
     equal <<'LINES'
 mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_router_bias_update_rate=1e-2
 mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.llm.config=latent.json optimizer.lr=2e-3 train.moe_aux_loss_coeff=0.5 train.moe_router_load_balancing_type=global_aux_loss
@@ -354,6 +356,10 @@ mesh.pp=2 mesh.dp=2 | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 trai
 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3
 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 train.moe_router_bias_update_rate=1e-2
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.ep=4 mesh.etp=1 | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 data.train=[odd.s2s] train.packs_per_step=4
+mesh.cp=4 mesh.cp_comm=p2p | p.yaml model.path=MODELS/nemotron_h_latent optimizer.lr=2e-3 data.train=[odd.s2s] train.recompute=true
+mesh.cp=2 mesh.cp_comm=a2a mesh.ep=2 | p.yaml model.llm.config=eight.json optimizer.lr=2e-3 data.train=[mute.s2s] data.shuffle=false train.moe_router_bias_update_rate=1e-2
+mesh.tp=2 mesh.cp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.llm.config=eight.json optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_router_bias_update_rate=1e-2
+mesh.cp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | p.yaml model.llm.config=eight.json optimizer.lr=2e-3
 LINES
 }
 

@@ -173,6 +173,15 @@ const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s
     return strncmp(param->name, model->prefix, len) == 0 ? param->name + len : NULL;
 }
 
+int *s2s_model_blocks_of_params(const struct s2s_model *model)
+{
+    int *blocks = s2s_xcalloc(model->params->n + 1, sizeof *blocks);
+    for (int b = 0; b < model->n_blocks; b++)
+        for (size_t i = model->blocks[b].param_begin; i < model->blocks[b].param_end; i++)
+            blocks[i] = b;
+    return blocks;
+}
+
 struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_spec *spec,
                                 const char *fmt, ...)
 {

@@ -296,6 +296,10 @@ void s2s_decode_free(struct s2s_decode *decode); /* NULL is a no-op */
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);
 
+/* The block whose range each parameter of the registry is in, the first one that uses it; 0 for
+ * what no block claims: [params->n]. Gives: free. */
+int *s2s_model_blocks_of_params(const struct s2s_model *model);
+
 /* Frames that an encoder makes of n mel frames. */
 int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel);
 

@@ -413,11 +413,10 @@ static void lay_out_class(struct s2s_params *params, int c)
 
 static void lay_out(struct s2s_params *params)
 {
-    static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
     params->n_trained = params->n_fixed = params->n_halves = 0;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
-        p->trained = !p->tied && !(p->flags & untrained);
+        p->trained = s2s_param_learns(p) && !(p->flags & S2S_PARAM_ABSENT);
         if (!p->trained)
             place(p, working_dtype(params, p) == S2S_F32 ? &params->n_fixed : &params->n_halves);
     }

@@ -50,7 +50,7 @@ enum s2s_param_class {
     S2S_CLASS_SP_SUM,     /* the same on all ranks of tp, its gradient a part of the sum */
     S2S_CLASS_CUT,        /* each rank of tp has its own part */
     S2S_CLASS_COPY,       /* S2S_PARAM_COPY, cut or not: not counted */
-    S2S_CLASS_EXPERT,     /* S2S_PARAM_EXPERT, cut or not */
+    S2S_CLASS_EXPERT,     /* S2S_PARAM_EXPERT: each rank of etp has its own part */
     S2S_CLASSES
 };
 
@@ -242,6 +242,12 @@ void s2s_params_round_unit(struct s2s_params *params, const struct s2s_param_uni
 /* The elements [begin, end) of the trained buffers that belong to a class. */
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,
                       int64_t *end);
+
+/* Whether it is trained, here or on other ranks: the same answer on all of them. */
+static inline bool s2s_param_learns(const struct s2s_param *param)
+{
+    return !param->tied && !(param->flags & (S2S_PARAM_FROZEN | S2S_PARAM_BUFFER));
+}
 
 /* Whether this rank stores it: it is neither tied nor absent. */
 bool s2s_param_is_here(const struct s2s_param *param);

@@ -17,9 +17,23 @@ static const struct s2s_group *group_of(const struct s2s_layout *layout, int cla
     return class == S2S_CLASS_EXPERT ? layout->expert_gradients : layout->gradients;
 }
 
+/* The norm counts what each rank of etp has of an expert: a copy would be counted as often. */
+static void check_experts(const struct s2s_params *params, const struct s2s_layout *layout)
+{
+    for (size_t i = 0; i < params->n && s2s_group_size(layout->par.etp) > 1; i++) {
+        const struct s2s_param *p = params->list[i];
+        bool cut = !(p->flags & S2S_PARAM_EXPERT);
+        for (int c = 0; c < S2S_PARAM_CUTS; c++)
+            cut |= p->cuts[c].axis == S2S_AXIS_TP && s2s_group_size(p->cuts[c].group) > 1;
+        if (!cut)
+            S2S_BUG("parameter %s: an expert's that ranks of etp do not cut", p->name);
+    }
+}
+
 void s2s_buckets_lay_out(struct s2s_model *model, const struct s2s_layout *layout,
                          enum s2s_sharding sharding)
 {
+    check_experts(model->params, layout);
     if (sharding == S2S_SHARD_ALL && s2s_group_size(layout->gradients) > 1) {
         s2s_fsdp_lay_out(model, layout->gradients);
         return;
@@ -31,16 +45,6 @@ void s2s_buckets_lay_out(struct s2s_model *model, const struct s2s_layout *layou
 }
 
 /* ---- cutting ---- */
-
-/* The first block that uses each parameter: [params->n]. */
-static int *first_blocks(const struct s2s_model *model)
-{
-    int *blocks = s2s_xcalloc(model->params->n + 1, sizeof *blocks);
-    for (int b = model->n_blocks - 1; b >= 0; b--)
-        for (size_t i = model->blocks[b].param_begin; i < model->blocks[b].param_end; i++)
-            blocks[i] = b;
-    return blocks;
-}
 
 static void add_bucket(struct s2s_buckets *b, size_t *cap, const struct s2s_bucket *bucket,
                        const int *blocks)
@@ -72,7 +76,7 @@ static void cut(struct s2s_buckets *b, const struct s2s_buckets_options *options
     const struct s2s_layout *layout = options->layout;
     const int64_t bytes =
         options->bucket_bytes > 0 ? options->bucket_bytes : (int64_t)(S2S_BUCKET_MB * (1 << 20));
-    int *blocks = first_blocks(b->model);
+    int *blocks = s2s_model_blocks_of_params(b->model);
     size_t cap = 0;
     for (int class = 0; class < S2S_CLASSES; class ++) {
         const struct s2s_group *group = group_of(layout, class);

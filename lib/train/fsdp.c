@@ -30,12 +30,9 @@ struct s2s_fsdp {
 
 static bool is_trained_in(const struct s2s_model *model, size_t begin, size_t end)
 {
-    static const unsigned untrained = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER | S2S_PARAM_ABSENT;
-    for (size_t i = begin; i < end; i++) {
-        const struct s2s_param *p = model->params->list[i];
-        if (!p->tied && !(p->flags & untrained))
+    for (size_t i = begin; i < end; i++)
+        if (s2s_param_learns(model->params->list[i]))
             return true;
-    }
     return false;
 }
 

@@ -301,7 +301,7 @@ static void report(struct planner *p)
         for (int d = 0; d < param->n_dims; d++)
             n *= param->shape[d];
         plan->n_parameters += n;
-        plan->n_trained += param->flags & S2S_PARAM_FROZEN ? 0 : n;
+        plan->n_trained += s2s_param_learns(param) ? n : 0;
     }
     copy_stages(plan, &p->t->bundle);
     s2s_train_memory_of(&plan->memory, p->t);

@@ -71,10 +71,9 @@ static int stage_of_block(const struct s2s_stages *s, int block)
 /* What no block claims is computed with nowhere; it is the first stage's to keep. */
 static int *stages_of_params(const struct s2s_stages *s, const struct s2s_model *model)
 {
-    int *stages = s2s_xcalloc(model->params->n + 1, sizeof *stages);
-    for (int b = 0; b < model->n_blocks; b++)
-        for (size_t i = model->blocks[b].param_begin; i < model->blocks[b].param_end; i++)
-            stages[i] = stage_of_block(s, b);
+    int *stages = s2s_model_blocks_of_params(model);
+    for (size_t i = 0; i < model->params->n; i++)
+        stages[i] = stage_of_block(s, stages[i]);
     return stages;
 }
 
@@ -98,14 +97,13 @@ static void share(struct s2s_stages *s, struct s2s_model *model, const int *stag
 
 static void keep_own(struct s2s_stages *s, struct s2s_model *model)
 {
-    static const unsigned fixed = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER;
     const int p = s->pipeline.n_ranks;
     int *stages = stages_of_params(s, model);
     share(s, model, stages);
     for (size_t i = 0; i < model->params->n; i++) {
         struct s2s_param *param = model->params->list[i];
         const bool owner = stages[i] % p == s->rank;
-        for (int k = stages[i] + 1; !param->tied && !(param->flags & fixed) && k < s->n_stages; k++)
+        for (int k = stages[i] + 1; s2s_param_learns(param) && k < s->n_stages; k++)
             s->trained[k] = true;
         if (param == s->shared && (s->rank == 0 || s->rank == p - 1))
             s2s_param_share(param, !owner);

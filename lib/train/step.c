@@ -16,7 +16,7 @@ struct step {
     struct s2s_side *side;
     const struct s2s_feed_step *data;
     const struct s2s_step_options *options;
-    double loss; /* sum over this rank's labels, then over all */
+    double loss; /* sum over all labels */
     struct s2s_step_result *result;
 };
 
@@ -207,35 +207,8 @@ static void finish_reductions(struct step *s)
         sum_over_tp(s, &optim->slices[i]);
 }
 
-/* Each element once: what data-parallel ranks divide between them, then parts that ranks of a stage
- * hold, then the stages. */
-static double norm_over_ranks(const struct s2s_side *side, const double sums[N_SUMS])
-{
-    const struct s2s_layout *layout = side->layout;
-    double once = sums[ONCE], cut = sums[CUT], expert = sums[EXPERT];
-    if (side->buckets->sharding != S2S_NO_SHARD) {
-        s2s_comm_all_reduce(layout->data, &once, 1, S2S_F64, S2S_GROUP_SUM);
-        s2s_comm_all_reduce(layout->data, &cut, 1, S2S_F64, S2S_GROUP_SUM);
-        s2s_comm_all_reduce(layout->expert_data, &expert, 1, S2S_F64, S2S_GROUP_SUM);
-    }
-    s2s_comm_all_reduce(layout->comms[S2S_AXIS_TP], &cut, 1, S2S_F64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(layout->expert_cuts, &expert, 1, S2S_F64, S2S_GROUP_SUM);
-    double all = once + cut + expert;
-    s2s_comm_all_reduce(layout->comms[S2S_AXIS_PP], &all, 1, S2S_F64, S2S_GROUP_SUM);
-    return sqrt(all);
-}
-
-/* Ranks of tp that see the same tokens count all of it as often. */
-static void share_balance(struct step *s, double losses[N_BALANCE])
-{
-    s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), losses, N_BALANCE, S2S_F64, S2S_GROUP_SUM);
-    s->result->balanced = losses[2] > 0;
-    s->result->balance = losses[2] > 0 ? losses[0] / losses[2] : 0;
-    s->result->square = losses[2] > 0 ? losses[1] / losses[2] : 0;
-}
-
-/* Losses and the norm of the gradients, in the one wait of the step. */
-static void read_results(struct step *s)
+/* Losses and squares of the gradients of this rank, in the one wait of the step. */
+static void read_sums(struct step *s, double sums[N_SUMS])
 {
     static const int sum_of[S2S_CLASSES] = {[S2S_CLASS_REPLICATED] = ONCE,
                                             [S2S_CLASS_SP_SUM] = ONCE,
@@ -245,7 +218,6 @@ static void read_results(struct step *s)
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_tensor square = {
         .dtype = S2S_F64, .row_stride = 1, .device = side->model->params->device};
-    double sums[N_SUMS];
     s2s_optim_sumsq(side->optim, side->squares);
     for (int c = 0; c < S2S_CLASSES; c++) {
         if (c == S2S_CLASS_COPY) /* another stage counts it */
@@ -259,31 +231,64 @@ static void read_results(struct step *s)
     }
     if (s2s_sums_read(side->sums, sums, &err) < 0)
         s2s_mesh_fail(side->mesh, &err);
-    s->loss = sums[LOSS];
-    if (is_balanced(side))
-        share_balance(s, sums + BALANCE);
-    s->result->grad_norm = norm_over_ranks(side, sums);
 }
 
-/* What the step was made of, over all ranks: peers count a pack once, and each label once. Of a
- * pipeline the last stage alone has a loss. */
-static void share_counts(struct step *s)
+static bool is_first(const struct s2s_comm *comm)
+{
+    return s2s_comm_rank(comm) == 0;
+}
+
+/* Leaves of the sums what no rank before this one has, so that all ranks together count each
+ * element and each label once. Losses of balance stay: ranks of tp that see the same tokens count
+ * all of them as often, and their mean is asked for. */
+static void leave_copies(const struct s2s_side *side, double sums[N_SUMS])
+{
+    const struct s2s_layout *layout = side->layout;
+    const bool divided = side->buckets->sharding != S2S_NO_SHARD,
+               first = is_first(layout->comms[S2S_AXIS_TP]),
+               own = divided || is_first(layout->data);
+    sums[LOSS] = first ? sums[LOSS] : 0;
+    sums[ONCE] = first && own ? sums[ONCE] : 0;
+    sums[CUT] = own ? sums[CUT] : 0;
+    sums[EXPERT] = divided || is_first(layout->expert_data) ? sums[EXPERT] : 0;
+}
+
+/* What this rank's packs are, unless one of its peers counts them. */
+static void count_packs(const struct step *s, double *samples, double *tokens)
 {
     const struct s2s_layout *layout = s->side->layout;
-    int64_t n[2] = {0, 0};
-    double peak = (double)s2s_peak_memory_bytes();
+    *samples = *tokens = 0;
+    if (!is_first(layout->comms[S2S_AXIS_TP]) || !is_first(layout->comms[S2S_AXIS_CP]) ||
+        !is_first(layout->comms[S2S_AXIS_PP]))
+        return;
     for (int64_t i = 0; i < s->data->n_microbatches; i++) {
-        n[0] += s->data->microbatches[i]->batch.n_seqs;
-        n[1] += s->data->microbatches[i]->n_real;
+        *samples += (double)s->data->microbatches[i]->batch.n_seqs;
+        *tokens += (double)s->data->microbatches[i]->n_real;
     }
-    s2s_comm_all_reduce(layout->data, &s->loss, 1, S2S_F64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(layout->comms[S2S_AXIS_PP], &s->loss, 1, S2S_F64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(layout->comms[S2S_AXIS_DP], n, 2, S2S_I64, S2S_GROUP_SUM);
-    s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), &peak, 1, S2S_F64, S2S_GROUP_MAX);
-    s->result->loss = s->result->labels > 0 ? s->loss / (double)s->result->labels : 0;
-    s->result->samples = n[0];
-    s->result->tokens = n[1];
-    s->result->peak_bytes = (int64_t)peak;
+}
+
+/* Losses, the norm of the gradients and what the step was made of, over all ranks: in one sum. Of a
+ * pipeline the last stage alone has a loss. */
+static void share_results(struct step *s)
+{
+    enum { SAMPLES = N_SUMS, TOKENS, N_SHARED };
+    struct s2s_comm *world = s2s_mesh_world(s->side->mesh);
+    struct s2s_step_result *result = s->result;
+    double all[N_SHARED], peak = (double)s2s_peak_memory_bytes();
+    read_sums(s, all);
+    leave_copies(s->side, all);
+    count_packs(s, &all[SAMPLES], &all[TOKENS]);
+    s2s_comm_all_reduce(world, all, N_SHARED, S2S_F64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(world, &peak, 1, S2S_F64, S2S_GROUP_MAX);
+    s->loss = all[LOSS];
+    result->loss = result->labels > 0 ? s->loss / (double)result->labels : 0;
+    result->grad_norm = sqrt(all[ONCE] + all[CUT] + all[EXPERT]);
+    result->balanced = all[ROUTED] > 0;
+    result->balance = result->balanced ? all[BALANCE] / all[ROUTED] : 0;
+    result->square = result->balanced ? all[SQUARE] / all[ROUTED] : 0;
+    result->samples = (int64_t)all[SAMPLES];
+    result->tokens = (int64_t)all[TOKENS];
+    result->peak_bytes = (int64_t)peak;
 }
 
 /* ---- NaN and Inf ---- */
@@ -433,8 +438,7 @@ int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
         run_actions(&s);
         finish_reductions(&s);
     }
-    read_results(&s);
-    share_counts(&s);
+    share_results(&s);
     if ((rc = check_finite(&s, err)) < 0)
         return rc;
     if (result->labels == 0) {

@@ -36,8 +36,7 @@ void s2s_trainer_catch_signals(void)
 static bool is_anything_trained(const struct s2s_params *params)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (!params->list[i]->tied &&
-            !(params->list[i]->flags & (S2S_PARAM_FROZEN | S2S_PARAM_BUFFER)))
+        if (s2s_param_learns(params->list[i]))
             return true;
     return false;
 }

@@ -207,14 +207,13 @@ static int join(struct probe *probe, const char *prefix, const struct s2s_param 
 static int gather(struct probe *p, const struct s2s_trainer *t, const char *prefix, enum what what,
                   struct s2s_error *err)
 {
-    static const unsigned fixed = S2S_PARAM_FROZEN | S2S_PARAM_BUFFER;
     const struct s2s_params *params = t->bundle.model->params;
     const int n_ranks = s2s_mesh_size(t->mesh);
     int rc = 0;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *param = params->list[i];
         struct s2s_buf mine = S2S_BUF_INIT;
-        if (param->tied || param->flags & fixed)
+        if (!s2s_param_learns(param))
             continue;
         write_own(&mine, t->optim, param, what);
         struct s2s_buf *bufs = s2s_comm_gather_bufs(s2s_mesh_world(t->mesh), &mine);

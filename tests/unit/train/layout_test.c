@@ -7,8 +7,11 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/model/model.h"
 #include "lib/tensor/device.h"
+#include "lib/train/buckets.h"
 #include "lib/train/layout.h"
+#include "tests/unit/tensor/bug.h"
 
 struct bench {
     struct s2s_device *device;
@@ -115,6 +118,40 @@ static void one_process_is_the_layout_of_ones(void **state)
     close_bench(&b);
 }
 
+/* An expert's vector, beside a matrix that is cut; ctx: the bench. */
+static void lay_out_a_vector(void *ctx)
+{
+    struct bench *b = ctx;
+    struct s2s_model model = {.params = s2s_params_new(b->device)};
+    struct s2s_param_spec spec = {.name = "up",
+                                  .n_dims = 2,
+                                  .shape = {4, 2},
+                                  .cuts = {{S2S_AXIS_TP, 0, b->layout.par.etp}},
+                                  .flags = S2S_PARAM_EXPERT};
+    s2s_params_add(model.params, &spec);
+    spec = (struct s2s_param_spec){
+        .name = "down.bias", .n_dims = 1, .shape = {2}, .flags = S2S_PARAM_EXPERT};
+    s2s_params_add(model.params, &spec);
+    s2s_buckets_lay_out(&model, &b->layout, S2S_NO_SHARD);
+    s2s_params_free(model.params);
+}
+
+static void a_copy_of_an_experts_parameter_would_be_counted_twice(void **state)
+{
+    struct bench b;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_layout_spec spec = S2S_LAYOUT_SPEC_INIT;
+    spec.size[S2S_AXIS_TP] = spec.etp = 2;
+    assert_int_equal(open_bench(&b, 2, 0, &spec, &err), 0);
+    assert_bug(lay_out_a_vector, &b,
+               "parameter down.bias: an expert's that ranks of etp do not cut");
+    close_bench(&b);
+    spec.etp = 1;
+    assert_int_equal(open_bench(&b, 2, 0, &spec, &err), 0);
+    lay_out_a_vector(&b);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +159,7 @@ int main(void)
         cmocka_unit_test(experts_lay_out_the_ranks_of_a_stage_another_way),
         cmocka_unit_test(experts_that_do_not_fit_the_ranks_are_refused),
         cmocka_unit_test(one_process_is_the_layout_of_ones),
+        cmocka_unit_test(a_copy_of_an_experts_parameter_would_be_counted_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+/* Pieces of tensors, listed once, and written from where they are or from a copy. */
 #include "lib/train/share.h"
 
 #include <stdlib.h>

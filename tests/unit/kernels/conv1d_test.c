@@ -203,6 +203,8 @@ static void backward_is_right(struct data *d, int which, bool accumulate)
 
 static void values_and_gradients_agree_with_the_formula(void **state)
 {
+    needs("conv1d");
+    needs("conv1d_backward");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int how = 0; how < 32; how++) {
             struct data d;
@@ -217,6 +219,7 @@ static void values_and_gradients_agree_with_the_formula(void **state)
  * their own place. */
 static void a_sequence_goes_on_where_its_state_ends(void **state)
 {
+    needs("conv1d");
     enum { N = 70, C = 40 };
     for (int64_t cut = 0; cut <= N; cut += cut < 6 ? 1 : 16) {
         struct data whole, part;
@@ -270,6 +273,8 @@ static void run_with(struct data *d, int lanes)
 
 static void any_number_of_threads_gives_the_same_bytes(void **state)
 {
+    needs("conv1d");
+    needs("conv1d_backward");
     struct data one, two;
     fill(&one, &shapes[4], true, true);
     fill(&two, &shapes[4], true, true);

@@ -137,6 +137,8 @@ static void one(struct shape s, bool accumulate, bool in_place)
 
 static void norm_and_backward_agree_with_the_formula(void **state)
 {
+    needs("gatednorm");
+    needs("gatednorm_backward");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int how = 0; how < 3; how++)
             one(shapes[i], how == 1, how == 2);
@@ -144,6 +146,8 @@ static void norm_and_backward_agree_with_the_formula(void **state)
 
 static void any_number_of_threads_gives_the_same_bytes(void **state)
 {
+    needs("gatednorm");
+    needs("gatednorm_backward");
     struct data d[2];
     const int lanes = queue.lanes;
     for (int i = 0; i < 2; i++) {

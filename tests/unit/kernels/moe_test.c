@@ -441,6 +441,8 @@ static void expect_moves(float *counts, const int moves[5])
 
 static void choices_of_rows_that_count_are_counted_and_move_the_bias(void **state)
 {
+    needs("expert_counts");
+    needs("router_bias");
     static const int32_t segments[] = {0, 3, -1, 0};
     static const float all[] = {2, 1, 4, 0, 1}, some[] = {2, 0, 3, 0, 1};
     float *counts = s2s_xcalloc(5, sizeof *counts);

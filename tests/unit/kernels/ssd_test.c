@@ -303,6 +303,8 @@ static void one(const struct shape *s, struct how how)
 
 static void values_and_gradients_agree_with_the_recurrence(void **state)
 {
+    needs("ssd");
+    needs("ssd_backward");
     static const struct how hows[] = {
         {false, false, true, true, false, false}, {true, false, true, true, true, true},
         {true, true, true, true, false, false},   {true, true, false, false, true, true},
@@ -353,6 +355,7 @@ static void the_references_gradients_are_differences(void **state)
  * one before, in its own place. */
 static void a_sequence_goes_on_where_its_state_ends(void **state)
 {
+    needs("ssd");
     enum { N = 150 };
     const struct shape s = {{N}, 1, 0, 4, 2, 8, 12};
     const struct how how = {true, false, true, true, false, false};
@@ -382,6 +385,8 @@ static void a_sequence_goes_on_where_its_state_ends(void **state)
 
 static void any_number_of_threads_gives_the_same_bytes(void **state)
 {
+    needs("ssd");
+    needs("ssd_backward");
     const struct how how = {true, true, true, true, true, false};
     const int lanes = queue.lanes;
     for (size_t i = 4; i < sizeof shapes / sizeof *shapes; i++) {
@@ -410,6 +415,8 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
  * ones: what these keep of each other does not suffer from the sums before them. */
 static void long_steps_do_not_blur_those_behind_them(void **state)
 {
+    needs("ssd");
+    needs("ssd_backward");
     struct data d;
     fill(&d, &shapes[4], (struct how){true, false, true, true, true, false});
     for (int64_t t = 0; t < d.n; t++) {

@@ -101,7 +101,8 @@ SH
     no_litter run/checkpoints
     # of one process, as its save before it is there
     with_fault fsync:14:EIO s2s-train -j1 -q r.yaml run=one checkpoint.async_save=true
-    [ "$status" -eq 1 ] && [ $fired = 1 ]
+    [ "$status" -eq 1 ]
+    [ $fired = 1 ]
     says "checkpoint of step 4: "
     no_litter one/checkpoints iter_0000002 latest_checkpointed_iteration.txt
 }
@@ -125,7 +126,8 @@ SH
     [ "$status" -eq 1 ]
     last=$(log run | tail -n 1 | cut -d' ' -f1)
     grep -q "interrupted after step $last" said
-    [ -d run/checkpoints/iter_0000030 ] && [ "$(cat run/checkpoints/latest_checkpointed_iteration.txt)" = "$last" ]
+    [ -d run/checkpoints/iter_0000030 ]
+    [ "$(cat run/checkpoints/latest_checkpointed_iteration.txt)" = "$last" ]
     s2s-train -j1 -q r.yaml train.steps=40 checkpoint.every=30 checkpoint.async_save=true
     alike "$(log waited)" "$(log run)"
     equal waited run 30 40

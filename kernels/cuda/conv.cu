@@ -3,21 +3,8 @@
  * an element; gradients of weights are parts of a fixed number of rows, added in order.
  */
 #include "kernels/cuda/map.h"
+#include "kernels/cuda/seq.h"
 #include "kernels/cuda/sum.h"
-
-/* The clip that holds packed row `row`, which must be one of them. */
-static __device__ __forceinline__ int64_t find_seq(const int32_t *cu, int64_t n_seqs, int64_t row)
-{
-    int64_t low = 0, high = n_seqs - 1;
-    while (low < high) {
-        const int64_t mid = (low + high + 1) / 2;
-        if (cu[mid] <= row)
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return low;
-}
 
 /* Rows of a part of the weights' gradients. */
 enum { PART_ROWS = 64 };

@@ -39,6 +39,14 @@ mesh.pp=2 mesh.dp=2 | r.yaml
 LINES
 }
 
+@test "long: several emulated GPUs train experts" {
+    grep -v '^model:' r.yaml >p.yaml
+    equal <<'LINES'
+mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
+mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/mixtral
+LINES
+}
+
 @test "long: several emulated GPUs train speech" {
     speech
     equal <<'LINES'

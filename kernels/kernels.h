@@ -64,7 +64,8 @@ struct s2s_kernels {
     void *(*alloc_host)(struct s2s_queue *queue, size_t bytes);
     void (*free_host)(struct s2s_queue *queue, void *ptr);
 
-    /* Host memory to device and back; done when the call returns. */
+    /* Host memory to device and back; done when the call returns, but that a device may still have
+     * to get what the host memory held (in). */
     void (*copy_in)(struct s2s_queue *queue, void *dst, const void *host, size_t bytes);
     void (*copy_out)(struct s2s_queue *queue, void *host, const void *src, size_t bytes);
     /* The same, in the order of the queue: the host memory stays as it is (in) or is not read (out)

@@ -14,6 +14,7 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rt.h"
+#include "kernels/cuda/upload.h"
 #include "kernels/kernels.h"
 
 /* What queue->handle is. */
@@ -22,6 +23,7 @@ struct cuda_queue {
     struct rt_stream *stream;
     struct blas *blas;
     bool tf32; /* products of F32 */
+    struct upload upload;
 };
 
 struct s2s_collectives;

@@ -30,6 +30,7 @@ static void table_close(struct s2s_queue *queue)
         return;
     if (q->stream)
         rt_stream_wait(q->stream);
+    upload_release(&q->upload);
     blas_free(q->blas);
     rt_stream_free(q->stream);
     free(q);
@@ -91,6 +92,7 @@ static void table_free_host(struct s2s_queue *queue, void *ptr)
 static void table_sync(struct s2s_queue *queue)
 {
     rt_keep(queue, rt_stream_wait(rt_stream_of(queue)));
+    upload_arrived(&cuda_queue_of(queue)->upload);
 }
 
 static void table_copy_in_async(struct s2s_queue *queue, void *dst, const void *host, size_t bytes)
@@ -107,10 +109,15 @@ static void table_copy_out_async(struct s2s_queue *queue, void *host, const void
         rt_keep(queue, rt_copy(rt_stream_of(queue), host, src, bytes));
 }
 
+/* The caller may use its memory again at once: what fits goes through a copy of it. */
 static void table_copy_in(struct s2s_queue *queue, void *dst, const void *host, size_t bytes)
 {
-    table_copy_in_async(queue, dst, host, bytes);
-    table_sync(queue);
+    void *room = upload_room(&cuda_queue_of(queue)->upload, bytes);
+    if (room && bytes)
+        memcpy(room, host, bytes);
+    table_copy_in_async(queue, dst, room ? room : host, bytes);
+    if (!room)
+        table_sync(queue);
 }
 
 static void table_copy_out(struct s2s_queue *queue, void *host, const void *src, size_t bytes)

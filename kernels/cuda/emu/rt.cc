@@ -44,6 +44,17 @@ const char *rt_status_text(int status)
     return status ? "unknown" : "no failure";
 }
 
+/* What was asked for since the program began; device_test.c reads it. */
+struct emu_calls {
+    uint64_t waits, allocs, host_allocs;
+};
+static struct emu_calls calls;
+
+extern "C" void emu_calls_so_far(struct emu_calls *out)
+{
+    *out = calls;
+}
+
 /* ---- streams ---- */
 
 struct rt_stream : emu_stream {
@@ -108,10 +119,16 @@ int rt_stream_new_beside(struct rt_stream **stream)
     return stream_new(stream, true);
 }
 
-int rt_stream_wait(struct rt_stream *s)
+static void drain(struct rt_stream *s)
 {
     std::unique_lock<std::mutex> held(s->lock);
     s->changed.wait(held, [s] { return s->orders.empty(); });
+}
+
+int rt_stream_wait(struct rt_stream *s)
+{
+    calls.waits++;
+    drain(s);
     return 0;
 }
 
@@ -119,7 +136,7 @@ void rt_stream_free(struct rt_stream *s)
 {
     if (!s)
         return;
-    rt_stream_wait(s);
+    drain(s);
     {
         std::lock_guard<std::mutex> held(s->lock);
         s->stop = true;
@@ -132,10 +149,16 @@ void rt_stream_free(struct rt_stream *s)
 
 /* ---- memory ---- */
 
-void *rt_alloc(size_t bytes)
+static void *aligned(size_t bytes)
 {
     void *ptr = NULL;
     return posix_memalign(&ptr, 256, bytes ? bytes : 1) ? NULL : ptr;
+}
+
+void *rt_alloc(size_t bytes)
+{
+    calls.allocs++;
+    return aligned(bytes);
 }
 
 void rt_free(void *ptr)
@@ -145,7 +168,8 @@ void rt_free(void *ptr)
 
 void *rt_alloc_host(size_t bytes)
 {
-    return rt_alloc(bytes);
+    calls.host_allocs++;
+    return aligned(bytes);
 }
 
 void rt_free_host(void *ptr)

@@ -2,6 +2,7 @@
  * What a model does to the memory of a device: nothing, but through the table of kernels. Whole
  * steps, evaluations and generations on tables that guard, measure and count.
  */
+#include <dlfcn.h>
 #include <omp.h>
 
 #include "kernels/count/count.h"
@@ -138,6 +139,44 @@ static void t3_a_step_of_any_microbatches_waits_once(void **state)
     }
 }
 
+/* What kernels/cuda/emu/rt.cc counts: calls of the runtime, under the GPU's table. */
+struct emu_calls {
+    uint64_t waits, allocs, host_allocs;
+};
+
+static void a_gpu_waits_once_a_step_and_allocates_in_the_first_two(void **state)
+{
+    static const int cases[] = {0, 5}; /* a language model, and a speech model */
+    const struct s2s_kernels *table;
+    struct s2s_error err = S2S_ERROR_INIT;
+    setenv("S2S_CUDA", "libs2s-emu.so", 1);
+    if (s2s_device_kernels(&table, "cuda", &err) < 0)
+        fail_msg("%s", err.text);
+    void *lib = dlopen("libs2s-emu.so", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(lib);
+    void (*calls_so_far)(struct emu_calls *);
+    *(void **)&calls_so_far = dlsym(lib, "emu_calls_so_far");
+    assert_non_null(calls_so_far);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct step_run *run = step_open(&step_cases[cases[c]], device_over(table));
+        struct emu_calls before, after;
+        double out[2];
+        step_do(run, out);
+        calls_so_far(&before);
+        assert_true(before.allocs > 0 && before.host_allocs > 0);
+        step_do(run, out);
+        calls_so_far(&after);
+        assert_int_equal(after.waits - before.waits, 1);
+        step_do(run, out);
+        calls_so_far(&before);
+        assert_int_equal(before.waits - after.waits, 1);
+        assert_int_equal(before.allocs, after.allocs);
+        assert_int_equal(before.host_allocs, after.host_allocs);
+        step_close(run);
+    }
+    dlclose(lib);
+}
+
 /* ---- counting ---- */
 
 /* Bytes at most in use, part by part. */
@@ -260,6 +299,7 @@ int main(void)
         cmocka_unit_test(only_kernels_touch_the_memory_of_a_device),
         cmocka_unit_test(neither_forward_nor_backward_waits),
         cmocka_unit_test(t3_a_step_of_any_microbatches_waits_once),
+        cmocka_unit_test(a_gpu_waits_once_a_step_and_allocates_in_the_first_two),
         cmocka_unit_test(a_counted_step_calls_and_needs_what_a_real_one_does),
         cmocka_unit_test(a_queue_forgets_the_layers_of_a_tape),
         cmocka_unit_test(products_are_six_operations_a_weight_and_token),

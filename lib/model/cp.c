@@ -56,6 +56,13 @@ static int32_t *order_of(const struct s2s_batch *batch, int size, int64_t n_rows
 const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
                                           const struct s2s_pass *pass, int64_t n_rows)
 {
+    return model_spans_cp_window(model, pass, n_rows, 0);
+}
+
+const struct s2s_spans_cp *model_spans_cp_window(const struct s2s_model *model,
+                                                 const struct s2s_pass *pass, int64_t n_rows,
+                                                 int64_t window)
+{
     const struct s2s_batch *batch = pass->batch;
     const struct s2s_group *group = cutting(model, pass);
     if (!group)
@@ -64,6 +71,8 @@ const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
     int32_t *order = order_of(batch, group->size, n_rows);
     *spans = s2s_op_spans_cp(pass->tape, batch->cu_seqlens, batch->n_seqs, n_rows, order, group,
                              model->par->cp_comm);
+    if (window > 0)
+        s2s_op_spans_cp_window(pass->tape, spans, batch->cu_seqlens, batch->n_seqs, window);
     free(order);
     return spans;
 }

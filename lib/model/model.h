@@ -317,7 +317,7 @@ struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_
 
 /* The table's entries; a new kind is declared here and listed in model.c. */
 extern const struct s2s_model_kind
-    s2s_model_llama; /* llama, qwen2, qwen3, gemma, mixtral, qwen3_moe */
+    s2s_model_llama; /* llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe */
 extern const struct s2s_model_kind s2s_model_nemotron_h;    /* nemotron_h */
 extern const struct s2s_model_kind s2s_model_fastconformer; /* parakeet_encoder */
 extern const struct s2s_model_kind s2s_model_salm; /* encoder, projection, LLM: lib/model/salm.h */

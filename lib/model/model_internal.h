@@ -47,6 +47,10 @@ int model_check_cp(const struct s2s_model *model, int64_t n_heads, int64_t n_kv_
  * all of its sequence. */
 const struct s2s_spans_cp *model_spans_cp(const struct s2s_model *model,
                                           const struct s2s_pass *pass, int64_t n_rows);
+/* The same where some layers have a window (0: none has). */
+const struct s2s_spans_cp *model_spans_cp_window(const struct s2s_model *model,
+                                                 const struct s2s_pass *pass, int64_t n_rows,
+                                                 int64_t window);
 /* Rows for columns between those ranks, of rows up to n_rows; NULL likewise. *seqs becomes the
  * bounds of the sequences among all rows, whole or not. */
 const struct s2s_trade *model_trade_cp(const struct s2s_model *model, const struct s2s_pass *pass,

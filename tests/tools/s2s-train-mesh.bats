@@ -17,6 +17,8 @@ PY
     s2s-pack -q --ids mute.jsonl --tokens 45 -o mute.s2s
     # every bias that a decoder may have
     sed 's/"hidden_act"/"attention_bias": true, "mlp_bias": true, &/' llm.json >bias.json
+    # each token sees the last seven
+    jq '.model_type = "mistral" | .sliding_window = 7' llm.json >window.json
 }
 
 speech() {
@@ -140,6 +142,20 @@ mesh.cp=2 mesh.cp_comm=a2a | p.yaml model.path=MODELS/qwen3
 mesh.cp=2 mesh.tp=2 mesh.sequence_parallel=true | r.yaml data.train=[odd.s2s]
 mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p | r.yaml
 LINES
+}
+
+@test "windows and scaled positions are of whole sequences on a mesh" {
+    equal <<'LINES'
+mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/mistral
+mesh.cp=2 | r.yaml model.llm.config=window.json data.train=[odd.s2s] train.packs_per_microbatch=2
+mesh.cp=2 mesh.cp_comm=a2a | r.yaml model.llm.config=window.json
+mesh.cp=3 mesh.cp_comm=p2p | r.yaml model.llm.config=window.json train.recompute=true
+mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen2_window optimizer.lr=2e-3
+mesh.pp=2 | p.yaml model.path=MODELS/llama_partial
+mesh.tp=2 | p.yaml model.path=MODELS/llama_dynamic
+LINES
+    exits 1 mpirun_n 2 s2s-train p.yaml -j1 model.path="$ROOT/tests/oracle/models/llama_dynamic" run=no mesh.cp=2
+    says "rope_type dynamic and longrope go by the length of each sequence, which ranks of mesh.cp share"
 }
 
 @test "long: cp: clips that are spread over ranks, and cross their chunks, train the encoder as one process" {

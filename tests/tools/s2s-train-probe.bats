@@ -22,7 +22,8 @@ against() {
 
 for_each_decoder() {
     local model
-    for model in llama_gqa_untied llama_gqa_tied qwen2 qwen3 gemma1 mixtral qwen3_moe nemotron_h nemotron_h_latent; do
+    for model in llama_gqa_untied llama_gqa_tied qwen2 qwen3 gemma1 mixtral qwen3_moe nemotron_h nemotron_h_latent mistral qwen2_window \
+        llama_{linear,dynamic,yarn,longrope,partial}; do
         "$@" "$model"
     done
 }
@@ -79,7 +80,11 @@ three_steps() {
 }
 
 @test "decoders: the same as padded rows" {
-    one() { three_steps "$1" --layout bshd; }
+    one() {
+        # which go by the length of a row, padded or not
+        case $1 in llama_dynamic | llama_longrope) return ;; esac
+        three_steps "$1" --layout bshd
+    }
     for_each_decoder one
 }
 
@@ -160,7 +165,7 @@ PY
 @test "weights that do not fit are refused by name" {
     mkdir model
     cp "$M/qwen2/config.json" "$M/qwen2/model.safetensors" model/
-    sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 4/' model/config.json
+    jq '.num_hidden_layers = 4 | del(.layer_types)' "$M/qwen2/config.json" >model/config.json
     exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
     says "tensors are absent"
     says "model.layers.2.self_attn.q_proj.bias"
@@ -180,15 +185,115 @@ PY
     [ ! -e out ]
 }
 
+# edited FROM FILTER: the numbers of a model with another config
+edited() {
+    rm -rf model
+    mkdir model
+    cp "$M/$1/model.safetensors" model/
+    jq -c "$2" "$M/$1/config.json" >model/config.json
+    s2s-train probe --model model --inputs "${inputs:-$M/$1/inputs.safetensors}" --grads --out out
+}
+
+@test "a key of a config that may change what is computed is an error, others are named" {
+    edited qwen2 '. + {use_cache: false, temperature: 0.7, residual_multiplier: null, logit_scale: 0}'
+    says_not "warning"
+    run edited qwen2 '.author = "x" | .remark = "y"'
+    [ "$status" -eq 0 ]
+    says "model/config.json: keys that are not known, and not read: author, remark"
+    exits 1 edited qwen2 '.mlp_bias = true' # a key of Llama's
+    says "config.json:1:"
+    says "mlp_bias: not a key of qwen2 that is known, and it may change what is computed; qwen2 knows vocab_size"
+    exits 1 edited mistral '.attention_bias = true'
+    says "attention_bias"
+    exits 1 edited llama_linear '.sliding_window = 4'
+    says "sliding_window"
+    exits 1 edited llama_linear '.attention_dropout = 0.1'
+    says "attention_dropout: it is not implemented"
+    exits 1 edited llama_linear '.quantization_config = {bits: 4}'
+    says "quantization_config"
+    exits 1 edited llama_linear 'del(.vocab_size, .num_hidden_layers)'
+    says "llama needs vocab_size, num_hidden_layers"
+    exits 1 edited gemma1 '.hidden_activation = "silu"'
+    says "hidden_activation: it is not read; hidden_act says the activation"
+    exits 1 edited gemma1 '.use_bidirectional_attention = true'
+    says "attention to what comes later is not implemented"
+}
+
+@test "both spellings of scaled positions mean the same, and others are refused" {
+    local old='.rope_theta = .rope_parameters.rope_theta | .rope_scaling = (.rope_parameters | del(.rope_theta)) | del(.rope_parameters)'
+    for model in llama_dynamic llama_yarn qwen2_window llama_longrope; do
+        edited $model .
+        mv out want
+        edited $model "$old"
+        same want out
+        edited $model "$old | .rope_scaling.type = .rope_scaling.rope_type | del(.rope_scaling.rope_type)"
+        same want out
+        edited $model "$old | .rope_theta = 50"
+        exits 1 cmp -s want out
+    done
+    edited llama_partial "$old | .partial_rotary_factor = 0.5 | del(.rope_scaling)" 2>/dev/null
+    mv out want
+    edited llama_partial . 2>/dev/null
+    same want out
+    # each setting counts
+    edited qwen2_window .
+    mv out want
+    for key in beta_fast beta_slow mscale factor truncate original_max_position_embeddings; do
+        edited qwen2_window "del(.rope_parameters.$key)"
+        exits 1 cmp -s want out
+    done
+    edited qwen2_window '.rope_parameters.attention_factor = 1.5'
+    exits 1 cmp -s want out
+    exits 1 edited llama_yarn '.rope_parameters.rope_type = "mrope"'
+    says "mrope"
+    says "longrope"
+    exits 1 edited llama_yarn '.rope_parameters.attention_scale = 2'
+    says "attention_scale: not a key of yarn that is known"
+    exits 1 edited llama_longrope '.rope_parameters.long_factor = [1]'
+    says "long_factor: 1 factors for 4 frequencies"
+    exits 1 edited llama_linear '.rope_parameters.factor = 0'
+    says "expected a number above 0, found 0"
+    exits 1 edited llama_linear 'del(.rope_parameters.factor)'
+    says "no factor"
+    exits 1 edited llama_partial '.rope_parameters.partial_rotary_factor = 0.25'
+    says "0.25 of head_dim 12 are 3 components; rotation needs an even number of them"
+}
+
+@test "windows are those of each family and layer" {
+    edited mistral .
+    mv out want
+    edited mistral '.layer_types = ["sliding_attention", "sliding_attention"]' # what it does anyway
+    same want out
+    exits 1 edited mistral '.layer_types = ["sliding_attention", "full_attention"]'
+    says "transformers' class of mistral has sliding_attention in every layer"
+    edited mistral '.sliding_window = null'
+    exits 1 cmp -s want out
+    mv out whole
+    edited mistral 'del(.sliding_window)' # 4096
+    same whole out
+    exits 1 edited mistral '.sliding_window = 0'
+    says "sliding_window"
+    edited qwen2_window .
+    mv out want
+    edited qwen2_window 'del(.layer_types)'
+    same want out
+    edited qwen2_window 'del(.max_window_layers)' # the list says it
+    same want out
+    edited qwen2_window '.layer_types = ["sliding_attention", "full_attention"]'
+    exits 1 cmp -s want out
+    exits 1 edited qwen2_window '.use_sliding_window = false'
+    says "no window is given (sliding_window, use_sliding_window)"
+    edited mixtral '.'
+    mv out whole
+    edited mixtral '.sliding_window = 3'
+    exits 1 cmp -s whole out
+    edited qwen3_moe '.sliding_window = 3'
+    mv out whole
+    edited qwen3_moe '.sliding_window = 3 | .use_sliding_window = true'
+    exits 1 cmp -s whole out
+}
+
 @test "absent keys of a config are what transformers takes for them" {
-    # edited FROM FILTER: the numbers of a model with another config
-    edited() {
-        rm -rf model
-        mkdir model
-        cp "$M/$1/model.safetensors" model/
-        jq -c "$2" "$M/$1/config.json" >model/config.json
-        s2s-train probe --model model --inputs "${inputs:-$M/$1/inputs.safetensors}" --grads --out out
-    }
     # Gemma's row of padding gets no gradient of the look-up, where its id is a word's
     local inputs=words.safetensors
     python3 - "$M/gemma1/inputs.safetensors" "$inputs" <<'PY'
@@ -216,7 +321,6 @@ PY
     exits 1 edited qwen3 'del(.head_dim)'
     says "q_proj.weight is [80, 48]; the config asks for [512, 48]"
     unset inputs
-    edited qwen2 '.mlp_bias = true' # a key of Llama's
     exits 1 edited qwen2 '.is_causal = false'
     says "is_causal: attention to what comes later is not implemented"
     # torch counts rows from the end

@@ -33,20 +33,51 @@ def casts_to(dtype):
     """The library casts to fp32 inside norms and softmax; in an fp64 run those must be fp64 too."""
     single, to_float = torch.float32, torch.Tensor.float
     if dtype == torch.float64:
-        torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
+        torch.float32 = torch.float = torch.float64
+        torch.Tensor.float = torch.Tensor.double
     torch.set_default_dtype(dtype)
     yield
-    torch.float32, torch.Tensor.float = single, to_float
+    torch.float32 = torch.float = single
+    torch.Tensor.float = to_float
     torch.set_default_dtype(single)
+
+
+def rotate_parts(config):
+    """The library's Llama rotates whole heads; its GPT-NeoX has the same rotation, of a part where the config says so."""
+    from transformers.models.gpt_neox import modeling_gpt_neox as neox
+    from transformers.models.llama import modeling_llama as llama
+    if (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1) == 1:
+        return
+    llama.apply_rotary_pos_emb = neox.apply_rotary_pos_emb
+    llama.LlamaRotaryEmbedding.compute_default_rope_parameters = staticmethod(neox.GPTNeoXRotaryEmbedding.compute_default_rope_parameters)
 
 
 def compute(path, dtype, optimizer):
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").train().to(dtype)
+    rotate_parts(model.config)
     with casts_to(dtype):
         if hasattr(model.model, "rotary_emb"):
-            model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
+            new_positions(model)
         return run(model, path, dtype, optimizer)
+
+
+def new_positions(model):
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
+
+
+def forward(model, ids, mask):
+    """Logits and hidden states. Positions that depend on the longest row of a batch are those of each row alone."""
+    if (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") not in ("dynamic", "longrope"):
+        got = model(input_ids=ids, attention_mask=mask, output_hidden_states=True, use_cache=False)
+        return got.logits, got.hidden_states
+    rows = []
+    for row, n in enumerate(mask.sum(1)):
+        new_positions(model)
+        got = model(input_ids=ids[row:row + 1, :n], output_hidden_states=True, use_cache=False)
+        rows.append([torch.nn.functional.pad(t, (0, 0, 0, ids.shape[1] - n)) for t in (got.logits, *got.hidden_states)])
+    logits, *hidden = [torch.cat(tensors) for tensors in zip(*rows)]
+    return logits, hidden
 
 
 def run(model, path, dtype, optimizer):
@@ -60,9 +91,8 @@ def run(model, path, dtype, optimizer):
     out, norm0 = {}, 0.0
     for step, lr in enumerate(optimizer["lr"]):
         opt.zero_grad()
-        got = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], output_hidden_states=True,
-                    use_cache=False)
-        logits = got.logits[:, :-1]
+        all_logits, hidden = forward(model, inputs["input_ids"], inputs["attention_mask"])
+        logits = all_logits[:, :-1]
         target = inputs["labels"][:, 1:]
         keep = target != -100
         loss = torch.nn.functional.cross_entropy(logits[keep].to(dtype), target[keep])
@@ -70,8 +100,8 @@ def run(model, path, dtype, optimizer):
         norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in params.values())).item()
         if step == 0:
             norm0 = norm
-            out = {"hidden/%d" % i: h for i, h in enumerate(got.hidden_states)}
-            out.update(logits=got.logits, loss=loss.reshape(1))
+            out = {"hidden/%d" % i: h for i, h in enumerate(hidden)}
+            out.update(logits=all_logits, loss=loss.reshape(1))
             out.update({"grad/" + m: t.clone() for n, p in params.items() for m, t in as_in_files(kind, n, p.grad)})
         limit = optimizer.get("max_norm") or norm / 2
         optimizer.setdefault("max_norm", limit)
@@ -154,7 +184,7 @@ def main():
     bad = checked = 0
     for config in sorted(glob.glob(os.path.join(HERE, "*", "config.json"))):
         with open(config) as f:
-            if json.load(f).get("model_type") in ("llama", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe", "nemotron_h"):
+            if json.load(f).get("model_type") in ("llama", "mistral", "nemotron_h", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe"):
                 bad += check(os.path.dirname(config))
                 checked += 1
     print("%d models, %d tensors differ" % (checked, bad))

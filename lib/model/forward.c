@@ -65,6 +65,9 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
     if (fwd->decode && tape->recording)
         S2S_BUG("a sequence cannot go on on a tape that records");
     *pass = (struct s2s_pass){.model = model, .tape = tape, .batch = batch, .fwd = fwd};
+    if (fwd->decode && batch->n_seqs > fwd->decode->n_seqs)
+        S2S_BUG("%lld sequences go on; there is room for %lld", (long long)batch->n_seqs,
+                (long long)fwd->decode->n_seqs);
     /* a sequence that goes on has one token at a time */
     pass->tp = (struct s2s_nn_tp){model->par->tp, model->par->sp && !fwd->decode};
     fwd->n_hidden = model->n_hidden;
@@ -126,11 +129,8 @@ static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
     struct s2s_block_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
     *ctx = (struct s2s_block_ctx){
         .block = block, .shared = shared_of(pass, block->model), .pass = pass};
-    if (fwd->decode) {
-        ctx->state = fwd->decode->states[block - pass->model->blocks];
-        ctx->cap = fwd->decode->cap;
-        ctx->n_seen = fwd->decode->len;
-    }
+    if (fwd->decode)
+        ctx->state = &fwd->decode->states[block - pass->model->blocks];
     memcpy(in, tensors, sizeof in);
     s2s_tape_layer(tape, "%s", block->layer);
     if (runs_apart(pass, block, in))
@@ -176,46 +176,9 @@ void s2s_model_forward(const struct s2s_model *model, struct s2s_tape *tape,
 {
     struct s2s_tensor *in[S2S_BLOCK_TENSORS] = {NULL}, *out[S2S_BLOCK_TENSORS];
     /* whoever shares a sequence goes on with it in the same way: only here an encoder may rest */
-    const bool goes_on = fwd->decode && fwd->decode->len > 0 && batch->n_media == 0;
+    const bool goes_on = fwd->decode && fwd->decode->lens[0] > 0 && batch->n_media == 0;
     s2s_model_run(s2s_model_prepare(model, tape, batch, fwd), goes_on ? model->n_media_blocks : 0,
                   model->n_blocks, in, out);
-    if (fwd->decode)
-        fwd->decode->len += batch->n_tokens;
-}
-
-/* ---- what generation keeps ---- */
-
-int s2s_decode_new(struct s2s_decode **out, const struct s2s_model *model, int64_t cap,
-                   struct s2s_error *err)
-{
-    struct s2s_device *device = model->params->device;
-    struct s2s_decode *decode = *out = s2s_xcalloc(1, sizeof *decode);
-    *decode = (struct s2s_decode){.device = device, .cap = cap, .n_blocks = model->n_blocks};
-    decode->states = s2s_xcalloc((size_t)model->n_blocks, sizeof *decode->states);
-    for (int i = 0; i < model->n_blocks; i++) {
-        const struct s2s_block *block = &model->blocks[i];
-        const size_t bytes = block->state_bytes ? block->state_bytes(block, cap) : 0;
-        if (bytes == 0)
-            continue;
-        decode->states[i] = device->kernels->alloc(&device->queue, bytes);
-        if (!decode->states[i]) {
-            s2s_decode_free(decode);
-            *out = NULL;
-            return s2s_error_set(err, S2S_E_NOMEM,
-                                 "no room for the %zu bytes that %s keeps of %lld tokens", bytes,
-                                 block->layer, (long long)cap);
-        }
-        device->kernels->zero(&device->queue, decode->states[i], bytes);
-    }
-    return 0;
-}
-
-void s2s_decode_free(struct s2s_decode *decode)
-{
-    if (!decode)
-        return;
-    for (int i = 0; i < decode->n_blocks; i++)
-        decode->device->kernels->free(&decode->device->queue, decode->states[i]);
-    free(decode->states);
-    free(decode);
+    for (int64_t s = 0; fwd->decode && s < batch->n_seqs; s++)
+        fwd->decode->lens[s] += batch->cu_seqlens[s + 1] - batch->cu_seqlens[s];
 }

@@ -72,7 +72,7 @@ static int check_positions(const struct s2s_model *model, const struct model_rop
 
 /* ---- parameters ---- */
 
-static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap)
+static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap, int part)
 {
     const struct layer *layer = block->impl;
     return s2s_kv_cache_bytes(&layer->attention, cap);
@@ -226,37 +226,17 @@ static struct s2s_tensor *llama_embed(const struct s2s_model *model, const struc
     return model_embed_ids(model, pass, &m->embed, scale);
 }
 
-/* Bounds of the rows inside of tp regions: behind the last token there is a sequence of rows that
- * nobody reads. */
-static struct s2s_spans spans_of_rows(const struct s2s_pass *pass, int64_t n_rows)
-{
-    const struct s2s_batch *batch = pass->batch;
-    const int64_t n_seqs = batch->n_seqs + 1;
-    int32_t *cu = s2s_xcalloc((size_t)n_seqs + 1, sizeof *cu);
-    memcpy(cu, batch->cu_seqlens, (size_t)n_seqs * sizeof *cu);
-    cu[n_seqs] = (int32_t)n_rows;
-    const struct s2s_spans spans = s2s_op_spans(pass->tape, cu, cu, n_seqs, true);
-    free(cu);
-    return spans;
-}
-
 static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct llama *m = model->impl;
-    const struct s2s_batch *batch = pass->batch;
     struct s2s_nn_batch *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
-    const int64_t n_rows = s2s_nn_rows(&pass->tp, batch->n_tokens);
-    const struct s2s_decode *decode = pass->fwd->decode;
-    const int32_t *cu = batch->cu_seqlens;
-    /* one sequence goes on where its cache ends */
-    const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
+    const int64_t n_rows = s2s_nn_rows(&pass->tp, pass->batch->n_tokens);
     shared->tp = pass->tp;
     shared->load = m->config.moe.options.router.n_experts ? model_load(pass, n_rows) : NULL;
     shared->cp = model_spans_cp_window(model, pass, n_rows, m->config.window);
-    if (!shared->cp && n_rows > batch->n_tokens)
-        shared->spans = spans_of_rows(pass, n_rows);
-    else if (!shared->cp)
-        shared->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, batch->n_seqs, true);
+    if (!shared->cp)
+        shared->spans = model_spans(pass, n_rows);
+    shared->cache_rows = model_cache_rows(pass);
     shared->rope = model_rope_table(pass, &m->config.rope, n_rows);
     return shared;
 }
@@ -265,7 +245,8 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     const struct layer *layer = ctx->block->impl;
-    const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
+    const struct s2s_kv_cache cache = {ctx->state ? ctx->state->parts[0] : NULL,
+                                       ctx->state ? ctx->state->parts[1] : NULL};
     const struct s2s_nn_batch *shared = ctx->shared;
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];

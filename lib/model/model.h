@@ -107,9 +107,9 @@ struct s2s_forward {
     bool want_logits; /* all of [T, V]; otherwise they never exist as a whole */
     bool want_hits;   /* how many labels are the likeliest token */
     bool recompute;   /* keep only each layer's input; run the layer again in the backward */
-    bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
-    struct s2s_decode *decode; /* NULL, or what one sequence has seen so far: the batch continues
-                                  it, on a tape that does not record */
+    bool want_last;   /* logits of the last slot of each sequence alone, [B, V] (generation) */
+    struct s2s_decode *decode; /* NULL, or what sequences have seen so far: sequence s of the batch
+                                  goes on with number s, on a tape that does not record */
     struct s2s_encoder_trace *trace;         /* NULL, or to be filled in */
     const struct s2s_model_balance *balance; /* NULL, or what is asked of mixtures of experts */
 
@@ -127,7 +127,7 @@ struct s2s_forward {
 
 /* ---- blocks ---- */
 
-enum { S2S_BLOCK_TENSORS = 4, S2S_MODEL_PARTS = 4 };
+enum { S2S_BLOCK_TENSORS = 4, S2S_MODEL_PARTS = 4, S2S_STATES = 2 };
 
 /* One batch on its way over blocks on one tape, in the tape's memory. A part's share is what its
  * blocks have in common (bounds, tables), made when the first of them runs. */
@@ -147,8 +147,9 @@ struct s2s_pass {
 struct s2s_block_ctx {
     const struct s2s_block *block;
     const void *shared;
-    void *state;           /* the block's own of the sequence that goes on, or NULL */
-    int64_t cap, n_seen;   /* tokens it has room for, and has seen */
+    /* NULL, or of sequences that go on: the block's own memory, each part of all sequences [n,
+     * bytes of one], of which those of the batch are the first */
+    const struct s2s_block_state *state;
     struct s2s_pass *pass; /* gone when a pure block runs again */
 };
 
@@ -170,20 +171,28 @@ struct s2s_block {
     size_t param_begin, param_end;
     struct s2s_param *uses; /* one of another block's that it reads as well (that output layer's
                                embedding), or NULL */
-    /* Device memory that the block keeps of one sequence of up to cap tokens; NULL: none. */
-    size_t (*state_bytes)(const struct s2s_block *block, int64_t cap);
+    /* Device memory that the block keeps of one sequence of up to cap tokens, in parts 0 ..
+     * S2S_STATES (0: there is no such part); NULL: none. A part is a multiple of 4 bytes. */
+    size_t (*state_bytes)(const struct s2s_block *block, int64_t cap, int part);
     int hidden; /* where fwd->hidden has out[0]; -1: nowhere */
     bool pure;  /* out[] follows from in[], shared, state and parameters; neither the batch nor
                    struct s2s_forward is touched */
 };
 
-/* What the blocks of a model keep of one sequence, for generation: keys and values, or whatever
- * each says it needs. */
+struct s2s_block_state {
+    void *parts[S2S_STATES]; /* device memory [n_seqs, bytes], zeros at first; NULL: no such part */
+    size_t bytes[S2S_STATES];
+};
+
+/* What the blocks of a model keep of sequences, for generation: keys and values, or whatever each
+ * says it needs. */
 struct s2s_decode {
     struct s2s_device *device;
-    int64_t cap, len; /* tokens there is room for, and that were seen */
+    int64_t n_seqs, cap; /* sequences there is room for, and tokens of each */
+    int64_t *lens;       /* [n_seqs] tokens that were seen */
     int n_blocks;
-    void **states; /* [n_blocks] device memory, zeros at first; NULL for a block that keeps none */
+    struct s2s_block_state *states; /* [n_blocks] */
+    void *room;                     /* for a part of all sequences */
 };
 
 struct s2s_model_kind {
@@ -288,10 +297,13 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
 void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor *const *in,
                    struct s2s_tensor **out);
 
-/* Room for cap tokens. NOMEM names the block. Gives: s2s_decode_free. */
-int s2s_decode_new(struct s2s_decode **decode, const struct s2s_model *model, int64_t cap,
-                   struct s2s_error *err);
+/* Room for cap tokens of n_seqs sequences. NOMEM names the block. Gives: s2s_decode_free. */
+int s2s_decode_new(struct s2s_decode **decode, const struct s2s_model *model, int64_t n_seqs,
+                   int64_t cap, struct s2s_error *err);
 void s2s_decode_free(struct s2s_decode *decode); /* NULL is a no-op */
+/* Sequence s becomes what from[s] was, for s below n (n <= n_seqs; one may become several). Those
+ * from n on are as they were. */
+void s2s_decode_choose(struct s2s_decode *decode, const int32_t *from, int64_t n);
 
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);

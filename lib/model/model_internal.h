@@ -36,6 +36,14 @@ void model_free_blocks(struct s2s_model *model);
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
+/* ---- attention of sequences that are whole (decode.c) ---- */
+
+/* What attention sees of a batch, and behind it of rows up to n_rows, which see each other alone;
+ * where sequences go on, keys are the rows of caches. */
+struct s2s_spans model_spans(const struct s2s_pass *pass, int64_t n_rows);
+/* I32 [T]: where the keys and values of the batch go in caches; NULL: nothing is kept. */
+struct s2s_tensor *model_cache_rows(const struct s2s_pass *pass);
+
 /* ---- tokens cut over the ranks of par->cp (cp.c) ---- */
 
 /* RANGE: heads of attention that those ranks, and those of par->tp, cannot share as cp_comm says.

@@ -280,11 +280,11 @@ static int check_ranks(const struct s2s_model *model, const struct config *c, st
 
 /* ---- parameters ---- */
 
-static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap)
+static size_t layer_state_bytes(const struct s2s_block *block, int64_t cap, int part)
 {
     const struct layer *layer = block->impl;
     if (layer->kind == MAMBA)
-        return s2s_nn_mamba_state_bytes(&layer->mamba);
+        return s2s_nn_mamba_state_bytes(&layer->mamba, part);
     return layer->kind == ATTENTION ? s2s_kv_cache_bytes(&layer->attention, cap) : 0;
 }
 
@@ -412,29 +412,19 @@ static struct s2s_tensor *nemotron_embed(const struct s2s_model *model, const st
     return model_embed_ids(model, pass, &m->embed, 1);
 }
 
-/* Bounds of the rows inside of tp regions: behind the last token there may be a sequence of rows
- * that nobody reads. */
 static void *nemotron_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct nemotron *m = model->impl;
-    const struct s2s_batch *batch = pass->batch;
-    const struct s2s_decode *decode = pass->fwd->decode;
     struct shared *shared = s2s_tape_host_alloc(pass->tape, sizeof *shared);
     struct s2s_nn_batch *b = &shared->batch;
-    const int64_t n_rows = s2s_nn_rows(&pass->tp, batch->n_tokens);
-    const int64_t n_seqs = batch->n_seqs + (n_rows > batch->n_tokens);
-    /* one sequence goes on where its cache ends */
-    const int32_t seen[] = {0, (int32_t)(decode ? decode->len + batch->n_tokens : 0)};
-    int32_t *cu = s2s_xcalloc((size_t)n_seqs + 1, sizeof *cu);
-    memcpy(cu, batch->cu_seqlens, ((size_t)batch->n_seqs + 1) * sizeof *cu);
-    cu[n_seqs] = (int32_t)n_rows;
+    const int64_t n_rows = s2s_nn_rows(&pass->tp, pass->batch->n_tokens);
     b->tp = shared->mamba.tp = pass->tp;
     b->load = has_mixer(&m->config, EXPERTS) ? model_load(pass, n_rows) : NULL;
     b->cp = model_spans_cp(model, pass, n_rows);
     if (!b->cp)
-        b->spans = s2s_op_spans(pass->tape, cu, decode ? seen : cu, n_seqs, true);
+        b->spans = model_spans(pass, n_rows);
+    b->cache_rows = model_cache_rows(pass);
     shared->mamba.trade = model_trade_cp(model, pass, n_rows, &shared->mamba.seqs);
-    free(cu);
     return shared;
 }
 
@@ -442,10 +432,11 @@ static struct s2s_tensor *mix(struct s2s_tape *tape, const struct layer *layer,
                               const struct s2s_block_ctx *ctx, struct s2s_tensor *x)
 {
     const struct shared *shared = ctx->shared;
-    const struct s2s_kv_cache cache = {ctx->state, ctx->cap, ctx->n_seen};
+    void *const *memory = ctx->state ? ctx->state->parts : NULL;
+    const struct s2s_kv_cache cache = {memory ? memory[0] : NULL, memory ? memory[1] : NULL};
     switch (layer->kind) {
     case MAMBA:
-        return s2s_nn_mamba(tape, &layer->mamba, x, &shared->mamba, ctx->state);
+        return s2s_nn_mamba(tape, &layer->mamba, x, &shared->mamba, memory);
     case ATTENTION:
         return s2s_nn_attention(tape, &layer->attention, x, &shared->batch, &cache);
     case MLP:

@@ -49,18 +49,19 @@ void model_run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 
 /* ---- after the layers ---- */
 
-/* The rows [begin, end) of y. No gradient goes this way. */
-static struct s2s_tensor *some_rows(struct s2s_tape *tape, struct s2s_tensor *y, int64_t begin,
-                                    int64_t end)
+/* Rows of y: of all slots, or of the last one of each sequence. No gradient goes this way. */
+static struct s2s_tensor *some_rows(struct s2s_tape *tape, struct s2s_tensor *y,
+                                    const struct s2s_batch *batch, bool last)
 {
-    if (end - begin == s2s_tensor_rows(y))
+    const int64_t n = last ? batch->n_seqs : batch->n_tokens;
+    if (n == s2s_tensor_rows(y))
         return y;
-    int32_t *rows = s2s_tape_host_alloc(tape, (size_t)(end - begin) * sizeof *rows);
+    int32_t *rows = s2s_tape_host_alloc(tape, (size_t)(n + 1) * sizeof *rows);
     const bool recording = tape->recording;
-    for (int64_t i = begin; i < end; i++)
-        rows[i - begin] = (int32_t)i;
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = last ? batch->cu_seqlens[i + 1] - 1 : (int32_t)i;
     tape->recording = false;
-    y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, rows, end - begin));
+    y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, rows, n));
     tape->recording = recording;
     return y;
 }
@@ -84,7 +85,6 @@ struct s2s_tensor *model_run_head(struct s2s_tape *tape, const struct s2s_block_
                                   const struct s2s_nn_table *head, struct s2s_tensor *h)
 {
     const struct s2s_pass *pass = ctx->pass;
-    const int64_t n = pass->batch->n_tokens;
     struct s2s_forward *fwd = pass->fwd;
     fwd->output = s2s_nn_rmsnorm(tape, norm, h);
     s2s_tape_layer(tape, "%slm_head", ctx->block->model->prefix);
@@ -92,7 +92,7 @@ struct s2s_tensor *model_run_head(struct s2s_tape *tape, const struct s2s_block_
     if (pass->batch->labels)
         add_loss(head, pass, y);
     if (fwd->want_logits || fwd->want_last)
-        fwd->logits = s2s_nn_logits(tape, head, some_rows(tape, y, fwd->want_last ? n - 1 : 0, n));
+        fwd->logits = s2s_nn_logits(tape, head, some_rows(tape, y, pass->batch, fwd->want_last));
     return fwd->output;
 }
 

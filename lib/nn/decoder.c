@@ -41,30 +41,28 @@ static int64_t kv_width(const struct s2s_nn_attention *layer)
 
 size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap)
 {
-    return (size_t)(2 * cap * kv_width(layer)) * s2s_dtype_size(layer->k.w->tensor->device->dtype);
+    /* those of the next sequence are the next rows of one matrix */
+    return (size_t)(cap * kv_width(layer)) * s2s_dtype_size(layer->k.w->tensor->device->dtype);
 }
 
-/* Puts the rows of x [n, width] after the cache's rows of keys (which 0) or values (1); gives a
- * tensor over all of them. */
-static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cache *cache, int which,
-                                 const struct s2s_tensor *x)
+/* Puts the rows of x into their rows of the cache; gives a tensor over all of it. */
+static struct s2s_tensor *extend(struct s2s_tape *tape, void *memory,
+                                 const struct s2s_nn_batch *batch, const struct s2s_tensor *x)
 {
-    const int64_t n = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
-    if (cache->len + n > cache->cap)
-        S2S_BUG("%s: a cache of %lld rows is full", tape->layer, (long long)cache->cap);
-    const size_t row_bytes = (size_t)width * s2s_dtype_size(x->dtype);
-    char *rows = (char *)cache->memory + (size_t)(which * cache->cap) * row_bytes;
+    const int64_t width = s2s_tensor_cols(x);
     struct s2s_tensor *all = s2s_tape_host_alloc(tape, sizeof *all);
     *all = (struct s2s_tensor){.dtype = x->dtype,
                                .n_dims = 2,
-                               .shape = {cache->len + n, width},
+                               .shape = {batch->spans.n_k, width},
                                .row_stride = width,
-                               .data = rows,
+                               .data = memory,
                                .device = tape->device};
-    struct s2s_mat dst = {rows + (size_t)cache->len * row_bytes, width, x->dtype};
-    tape->device->kernels->copy(
-        &tape->device->queue,
-        &(struct s2s_k_copy){.src = s2s_tensor_mat(x), .dst = dst, .rows = n, .cols = width});
+    tape->device->kernels->scatter_rows(&tape->device->queue,
+                                        &(struct s2s_k_rows){.dst = s2s_tensor_mat(all),
+                                                             .src = s2s_tensor_mat(x),
+                                                             .idx = batch->cache_rows->data,
+                                                             .n = s2s_tensor_rows(x),
+                                                             .cols = width});
     return all;
 }
 
@@ -137,9 +135,9 @@ struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_a
                       *v = whole_heads(tape, layer, qkv[2], batch),
                       *q = place(tape, layer, &layer->q_norm, shape->n_heads, qkv[0], batch);
     k = place(tape, layer, &layer->k_norm, shape->n_kv_heads, k, batch);
-    if (cache->memory) {
-        k = extend(tape, cache, 0, k);
-        v = extend(tape, cache, 1, v);
+    if (cache->keys) {
+        k = extend(tape, cache->keys, batch, k);
+        v = extend(tape, cache->values, batch, v);
     }
     struct s2s_tensor *o = batch->cp ? s2s_op_attention_cp(tape, q, k, v, batch->cp, shape)
                                      : s2s_op_attention(tape, q, k, v, &batch->spans, shape);

@@ -29,12 +29,15 @@ struct s2s_nn_batch {
     const struct s2s_spans_cp *cp;  /* instead, where sequences are cut over ranks; or NULL */
     struct s2s_tensor *rope;        /* table [T, dim]; NULL: no positions */
     const struct s2s_nn_load *load; /* of mixtures of experts, or NULL */
+    /* I32 [T]: in generation, the row of a cache for the keys and values of each row; NULL: they
+     * are not kept */
+    struct s2s_tensor *cache_rows;
 };
 
-/* Keys and values that one layer keeps of one sequence, for generation. */
+/* Keys and values that one layer keeps of sequences that go on: device memory, [spans.n_k, width]
+ * each. NULL: of none. */
 struct s2s_kv_cache {
-    void *memory;     /* device memory of s2s_kv_cache_bytes; NULL: nothing is kept */
-    int64_t cap, len; /* rows there is room for, and that are filled */
+    void *keys, *values;
 };
 
 /*
@@ -57,10 +60,11 @@ struct s2s_nn_attention_options {
 };
 void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_ctx *ctx,
                            const struct s2s_nn_attention_options *options);
-/* With a cache x continues its sequence, and the new keys and values are put after its rows. */
+/* With a cache x goes on with its sequences: the new keys and values are put into their rows. */
 struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
                                     struct s2s_tensor *x, const struct s2s_nn_batch *batch,
                                     const struct s2s_kv_cache *cache);
+/* Of keys, or of values, of one sequence of up to cap tokens. */
 size_t s2s_kv_cache_bytes(const struct s2s_nn_attention *layer, int64_t cap);
 
 /* down(act(gate(x)) * up(x)): gate_proj, up_proj, down_proj. A plain one has no gate:

@@ -125,12 +125,12 @@ void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
 
 /* ---- forward ---- */
 
-size_t s2s_nn_mamba_state_bytes(const struct s2s_nn_mamba *layer)
+size_t s2s_nn_mamba_state_bytes(const struct s2s_nn_mamba *layer, int part)
 {
     const struct s2s_nn_mamba_shape *s = &layer->shape;
     const size_t size = s2s_dtype_size(layer->in.w->tensor->device->dtype);
-    return (size_t)(inner_of(s) * s->state) * sizeof(float) +
-           (size_t)((s->kernel - 1) * channels_of(s)) * size;
+    return part == 0 ? (size_t)(inner_of(s) * s->state) * sizeof(float)
+                     : (size_t)((s->kernel - 1) * channels_of(s)) * size;
 }
 
 static struct s2s_tensor *value_of(const struct s2s_param *param)
@@ -152,22 +152,21 @@ static struct s2s_tensor *wrap(struct s2s_tape *tape, void *data, enum s2s_dtype
     return t;
 }
 
-/* What a sequence that goes on has seen: the states of the heads, then the last inputs of the
+/* What sequences that go on have seen: the states of the heads, and the last inputs of the
  * convolution. */
 struct seen {
-    struct s2s_tensor *states, *inputs; /* NULL: it begins */
+    struct s2s_tensor *states, *inputs; /* NULL: they begin */
 };
 
 static struct seen open_memory(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
-                               void *memory)
+                               int64_t n_seqs, void *const memory[2])
 {
     const struct s2s_nn_mamba_shape *s = &layer->shape;
-    float *states = memory;
     if (!memory)
         return (struct seen){NULL, NULL};
-    return (struct seen){wrap(tape, states, S2S_F32, inner_of(s), s->state),
-                         wrap(tape, states + inner_of(s) * s->state, tape->device->dtype,
-                              s->kernel - 1, channels_of(s))};
+    return (struct seen){
+        wrap(tape, memory[0], S2S_F32, n_seqs * inner_of(s), s->state),
+        wrap(tape, memory[1], tape->device->dtype, n_seqs * (s->kernel - 1), channels_of(s))};
 }
 
 /* What a rank of several computes with: some heads of the layer. */
@@ -214,11 +213,11 @@ static struct heads own_heads(struct s2s_tape *tape, const struct s2s_nn_mamba *
 /* y [rows, inner] of the heads: convolution and scan of xbc and dt. */
 static struct s2s_tensor *scan(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
                                const struct heads *h, struct s2s_tensor *xbc, struct s2s_tensor *dt,
-                               const struct s2s_seqs *seqs, void *memory)
+                               const struct s2s_seqs *seqs, void *const memory[2])
 {
     const struct s2s_nn_mamba_shape *s = &h->shape;
     const int64_t inner = inner_of(s), pairs = pairs_of(s);
-    struct seen seen = open_memory(tape, layer, memory);
+    struct seen seen = open_memory(tape, layer, seqs->n_seqs, memory);
     struct s2s_tensor *parts[3];
     xbc = s2s_op_conv1d(tape, xbc, h->conv_w, h->conv_b, seqs, true, seen.inputs,
                         memory ? &seen.inputs : NULL);
@@ -258,7 +257,7 @@ static struct s2s_tensor *scan_cp(struct s2s_tape *tape, const struct s2s_nn_mam
 
 struct s2s_tensor *s2s_nn_mamba(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
                                 struct s2s_tensor *x, const struct s2s_nn_mamba_batch *batch,
-                                void *memory)
+                                void *const memory[2])
 {
     const struct s2s_nn_mamba_shape *s = &layer->shape;
     const struct s2s_nn_linear *in = &layer->in;

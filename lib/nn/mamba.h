@@ -54,12 +54,12 @@ int s2s_nn_mamba_check(const struct s2s_nn_mamba_shape *shape, const struct s2s_
  * place. */
 void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
                        const struct s2s_nn_mamba_options *options);
-/* memory: NULL, or s2s_nn_mamba_state_bytes of device memory, zeros at first: x continues the one
- * sequence whose state is there. */
+/* memory: NULL, or device memory of the batch's sequences, zeros at first, which x goes on with:
+ * the states of their heads, and behind each other the last inputs of the convolution. */
 struct s2s_tensor *s2s_nn_mamba(struct s2s_tape *tape, const struct s2s_nn_mamba *layer,
                                 struct s2s_tensor *x, const struct s2s_nn_mamba_batch *batch,
-                                void *memory);
-/* The last inputs of the convolution, and the state of each head. */
-size_t s2s_nn_mamba_state_bytes(const struct s2s_nn_mamba *layer);
+                                void *const memory[2]);
+/* Of one sequence: part 0 the states, part 1 the last inputs. */
+size_t s2s_nn_mamba_state_bytes(const struct s2s_nn_mamba *layer, int part);
 
 #endif

@@ -35,7 +35,7 @@ static struct s2s_spans over_all_keys(struct s2s_tape *tape, const int32_t *cu, 
                 (struct s2s_span){cu[s] + half * len, len, first, (chunk + 1) * len, chunk * len};
         }
     }
-    const struct s2s_spans out = tensor_spans(tape, spans, 2 * n_seqs, n, n * size);
+    const struct s2s_spans out = s2s_op_spans_of(tape, spans, 2 * n_seqs, n, n * size);
     free(spans);
     return out;
 }
@@ -51,7 +51,7 @@ static struct s2s_spans of_others(struct s2s_tape *tape, const int32_t *cu, int6
         spans[s] = higher ? (struct s2s_span){cu[s] + len, len, cu[s], 2 * len, S2S_SPAN_ALL}
                           : (struct s2s_span){cu[s], 2 * len, cu[s], len, S2S_SPAN_ALL};
     }
-    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, n, n);
+    const struct s2s_spans out = s2s_op_spans_of(tape, spans, n_seqs, n, n);
     free(spans);
     return out;
 }
@@ -65,7 +65,7 @@ static struct s2s_spans of_sequences(struct s2s_tape *tape, const int32_t *cu, i
         const int32_t first = cu[s] * factor, len = cu[s + 1] * factor - first;
         spans[s] = (struct s2s_span){first, len, first, len, 0};
     }
-    const struct s2s_spans out = tensor_spans(tape, spans, n_seqs, n * factor, n * factor);
+    const struct s2s_spans out = s2s_op_spans_of(tape, spans, n_seqs, n * factor, n * factor);
     free(spans);
     return out;
 }
@@ -110,7 +110,7 @@ static struct s2s_spans of_chunk(struct s2s_tape *tape, const struct s2s_spans_c
                     (struct s2s_span){cu[s] + i * len, len, cu[s] + half * len, len, shift};
         }
     }
-    const struct s2s_spans out = tensor_spans(tape, spans, n, cp->n, cp->n);
+    const struct s2s_spans out = s2s_op_spans_of(tape, spans, n, cp->n, cp->n);
     free(spans);
     return out;
 }

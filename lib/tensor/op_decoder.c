@@ -203,8 +203,8 @@ struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, in
     return seqs;
 }
 
-struct s2s_spans tensor_spans(struct s2s_tape *tape, struct s2s_span *spans, int64_t n_spans,
-                              int64_t n_q, int64_t n_k)
+struct s2s_spans s2s_op_spans_of(struct s2s_tape *tape, struct s2s_span *spans, int64_t n_spans,
+                                 int64_t n_q, int64_t n_k)
 {
     enum { WIDTH = sizeof *spans / sizeof(int32_t) };
     struct s2s_spans out = {.n_spans = n_spans, .n_q = n_q, .n_k = n_k};
@@ -226,7 +226,7 @@ struct s2s_spans s2s_op_spans(struct s2s_tape *tape, const int32_t *cu_q, const 
 {
     struct s2s_span *host = s2s_xmalloc((size_t)(n_seqs + 1) * sizeof *host);
     s2s_spans_packed(host, cu_q, cu_k, n_seqs, causal);
-    const struct s2s_spans spans = tensor_spans(tape, host, n_seqs, cu_q[n_seqs], cu_k[n_seqs]);
+    const struct s2s_spans spans = s2s_op_spans_of(tape, host, n_seqs, cu_q[n_seqs], cu_k[n_seqs]);
     free(host);
     return spans;
 }

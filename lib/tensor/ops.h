@@ -110,6 +110,11 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
                                     const struct s2s_spans *spans,
                                     const struct s2s_attention_shape *shape);
 
+/* Of any spans (struct s2s_span, host, sorted by the call) over n_q rows of queries and n_k of
+ * keys. */
+struct s2s_spans s2s_op_spans_of(struct s2s_tape *tape, struct s2s_span *spans, int64_t n_spans,
+                                 int64_t n_q, int64_t n_k);
+
 /*
  * ---- sequences cut over ranks (op_attention_cp.c) ----
  *

@@ -40,9 +40,6 @@ struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *
 /* Sum of a device vector into a F64 scalar of the tape. */
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n);
 
-/* Spans (which get the order of their groups) on the device, over n_q queries and n_k keys. */
-struct s2s_spans tensor_spans(struct s2s_tape *tape, struct s2s_span *spans, int64_t n_spans,
-                              int64_t n_q, int64_t n_k);
 /* Arguments of attention but for its matrices, lse and workspace. */
 struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
                                         const struct s2s_attention_shape *shape);

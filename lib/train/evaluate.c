@@ -169,8 +169,8 @@ static int transcribe(struct evaluation *e, const struct s2s_pack *utterance, co
 {
     struct s2s_batch prompt;
     struct s2s_ids ref = S2S_IDS_INIT;
-    int32_t bounds[2], stops[2], *got = NULL;
-    size_t n_got = 0;
+    int32_t bounds[2], stops[2];
+    struct s2s_generated got = {.ids = NULL};
     int rc = 0;
     if (prompt_of(&prompt, bounds, utterance) > 0) {
         reference_of(&ref, &stops[0], &utterance->batch, e->options->tokenizer);
@@ -182,11 +182,11 @@ static int transcribe(struct evaluation *e, const struct s2s_pack *utterance, co
                                                                  : e->options->max_new_tokens,
                                            .stop_ids = stops,
                                            .n_stop_ids = 2};
-        rc = s2s_generate(&got, &n_got, e->bundle->model, &prompt, &opt, err);
+        rc = s2s_generate(&got, e->bundle->model, &prompt, &opt, err);
         if (rc == 0)
-            rc = compare(e, &ref, got, n_got, text, err);
+            rc = compare(e, &ref, got.ids, got.n, text, err);
     }
-    free(got);
+    s2s_generated_release(&got, 1);
     s2s_ids_release(&ref);
     return rc < 0 ? s2s_error_add(err, rc, "%s", utterance->place) : 0;
 }

@@ -710,6 +710,15 @@ PY
     [ "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav)" = "$want" ]
     s2s-train generate --checkpoint srun/checkpoints --audio a0.wav -o got
     alike "$want" "$(cat got)"
+    # several sounds and texts at once are what each is
+    for i in 0 1 2; do s2s-train generate --checkpoint srun/checkpoints --audio a$i.wav; done >each
+    alike "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav --audio a1.wav --audio a2.wav)" "$(cat each)"
+    s2s-train generate --checkpoint srun/checkpoints --prompt one --max-new-tokens 5 --json >>each
+    printf '%s\n' '{"audio_filepath": "a1.wav"}' '{"prompt": "one"}' '{"audio": "a0.wav"}' >list
+    s2s-train generate --checkpoint srun/checkpoints --list list --max-new-tokens 5 --batch 2 --json >mixed
+    s2s-train generate --checkpoint srun/checkpoints --list list --max-new-tokens 5 --batch 3 --json | cmp - mixed
+    alike "$(sed -n 2p mixed)" "$(sed -n 4p each)"
+    [ "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav --beams 3)" = "$want" ]
     exits 2 s2s-train generate --checkpoint srun/checkpoints --audio a0.wav -o a0.wav
     says "choose another OUT"
     s2s-ckpt convert -q --to hf srun/checkpoints model

@@ -152,8 +152,8 @@ static void generation_with_a_cache_agrees_with_whole_passes(void **state)
     enum { PROMPT = 5, NEW = 6 };
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_model *model = open_model(NULL);
-    int32_t bounds[2] = {0, PROMPT}, seq[PROMPT + NEW], places[PROMPT + NEW], *out;
-    size_t n_out;
+    int32_t bounds[2] = {0, PROMPT}, seq[PROMPT + NEW], places[PROMPT + NEW];
+    struct s2s_generated out;
     struct s2s_batch prompt = {.n_tokens = PROMPT,
                                .n_seqs = 1,
                                .input_ids = ids,
@@ -161,8 +161,8 @@ static void generation_with_a_cache_agrees_with_whole_passes(void **state)
                                .cu_seqlens = bounds,
                                .max_seqlen = PROMPT};
     struct s2s_generate_options options = {.max_new_tokens = NEW};
-    assert_int_equal(s2s_generate(&out, &n_out, model, &prompt, &options, &err), 0);
-    assert_int_equal(n_out, NEW);
+    assert_int_equal(s2s_generate(&out, model, &prompt, &options, &err), 0);
+    assert_int_equal(out.n, NEW);
     struct s2s_tape *tape = s2s_tape_new(device, false);
     float logits[37];
     memcpy(seq, ids, sizeof(int32_t) * PROMPT);
@@ -180,18 +180,18 @@ static void generation_with_a_cache_agrees_with_whole_passes(void **state)
         s2s_tensor_read(fwd.logits, logits);
         for (int j = 1; j < 37; j++)
             best = logits[j] > logits[best] ? j : best;
-        assert_int_equal(out[i], best);
+        assert_int_equal(out.ids[i], best);
         seq[PROMPT + i] = best;
     }
     /* a stop token ends it and is not given */
-    free(out);
+    s2s_generated_release(&out, 1);
     bounds[1] = PROMPT;
     prompt.n_tokens = prompt.max_seqlen = PROMPT;
     options.stop_ids = &seq[PROMPT + 2];
     options.n_stop_ids = 1;
-    assert_int_equal(s2s_generate(&out, &n_out, model, &prompt, &options, &err), 0);
-    assert_true(n_out <= 2);
-    free(out);
+    assert_int_equal(s2s_generate(&out, model, &prompt, &options, &err), 0);
+    assert_true(out.n <= 2);
+    s2s_generated_release(&out, 1);
     s2s_tape_free(tape);
     s2s_model_free(model);
 }
@@ -210,7 +210,7 @@ static void a_sequence_that_no_machine_has_room_for_is_an_error_not_an_abort(voi
     struct s2s_kernels poor = *kernels;
     poor.alloc = no_memory;
     device->kernels = &poor;
-    const int rc = s2s_decode_new(&decode, model, 100, &err);
+    const int rc = s2s_decode_new(&decode, model, 2, 100, &err);
     device->kernels = kernels;
     assert_int_equal(rc, S2S_E_NOMEM);
     assert_non_null(strstr(err.text, "llm.model.layers.0"));

@@ -49,8 +49,11 @@ static void generate(struct step_run *run, struct seen *seen)
     prompt.labels = NULL;
     if (prompt.n_media)
         prompt.media[0].n = 1;
-    if (s2s_generate(&seen->ids, &seen->n_ids, run->model, &prompt, &options, &err) < 0)
+    struct s2s_generated out;
+    if (s2s_generate(&out, run->model, &prompt, &options, &err) < 0)
         fail_msg("%s", err.text);
+    seen->ids = out.ids;
+    seen->n_ids = out.n;
 }
 
 static struct seen run_all(const struct step_case *how, const struct s2s_kernels *table)

@@ -41,20 +41,25 @@ struct evaluation {
     struct s2s_comm *data; /* and those that have parts of one: dp x cp */
     struct s2s_comm *pp;   /* of which the last stage alone has loss and hits */
     int cp_size, cp_rank;
-    struct s2s_flow flow;
+    struct s2s_flow *flow, own; /* own: where the caller has none */
     struct s2s_sums *sums;
     struct s2s_pack *nothing; /* for a round in which this rank has no pack */
+    int64_t depth;            /* packs of a rank that are on their way together */
     struct s2s_eval_result result;
     struct s2s_edits edits;
 };
 
 /* ---- rounds ---- */
 
+static int64_t most_anywhere(struct s2s_comm *comm, int64_t n)
+{
+    s2s_comm_all_reduce(comm, &n, 1, S2S_I64, S2S_GROUP_MAX);
+    return n;
+}
+
 static bool is_true_anywhere(struct s2s_comm *comm, bool here)
 {
-    int64_t n = here;
-    s2s_comm_all_reduce(comm, &n, 1, S2S_I64, S2S_GROUP_MAX);
-    return n > 0;
+    return most_anywhere(comm, here) > 0;
 }
 
 static void add_sums(void *ctx, const struct s2s_flow_seen *seen)
@@ -66,35 +71,63 @@ static void add_sums(void *ctx, const struct s2s_flow_seen *seen)
     s2s_sums_add(e->sums, HITS, seen->fwd->hits);
 }
 
-/* Of a pack that is cut over ranks, whole again afterwards, each scores its part. */
-static void score(struct evaluation *e, struct s2s_pack *pack)
+/* The packs of a rank that go through together, each a microbatch. */
+struct round {
+    struct s2s_pack **packs; /* [n] of room for as many as are on their way */
+    int64_t n;
+};
+
+static void clear_round(struct round *r)
 {
-    struct s2s_pack *part = e->cp_size > 1 ? s2s_pack_join(&pack, 1) : NULL;
-    if (part)
-        s2s_pack_split(part, e->cp_size, e->cp_rank);
-    const struct s2s_flow_options flow = {.packs = part ? &part : &pack,
-                                          .n_packs = 1,
+    while (r->n > 0)
+        s2s_pack_free(r->packs[--r->n]);
+}
+
+/* What this rank has of the k-th pack of a round: NULL behind the last one. Gives: s2s_pack_free.
+ */
+static struct s2s_pack *part_of(const struct evaluation *e, const struct round *r, int64_t k)
+{
+    struct s2s_pack *part = s2s_pack_join(r->packs + k, k < r->n ? 1 : 0);
+    s2s_pack_split(part, e->cp_size, e->cp_rank);
+    return part;
+}
+
+/* n microbatches, of which this rank's packs are the first. Of packs that are cut over ranks, whole
+ * again afterwards, each scores its part. */
+static void score(struct evaluation *e, const struct round *r, int64_t n)
+{
+    struct s2s_pack **list = s2s_xcalloc((size_t)n + 1, sizeof(struct s2s_pack *));
+    for (int64_t k = 0; k < n; k++)
+        list[k] = e->cp_size > 1 ? part_of(e, r, k) : k < r->n ? r->packs[k] : e->nothing;
+    const struct s2s_flow_options flow = {.packs = list,
+                                          .n_packs = n,
                                           .want_hits = true,
                                           .forward_only = true,
                                           .seen = add_sums,
                                           .ctx = e};
-    s2s_flow_run(&e->flow, &flow);
-    e->result.n_labels += pack->n_labels;
-    e->result.n_utterances += pack->batch.n_seqs;
-    s2s_pack_free(part);
+    s2s_flow_run(e->flow, &flow);
+    for (int64_t k = 0; k < r->n; k++) {
+        e->result.n_labels += r->packs[k]->n_labels;
+        e->result.n_utterances += r->packs[k]->batch.n_seqs;
+    }
+    for (int64_t k = 0; e->cp_size > 1 && k < n; k++)
+        s2s_pack_free(list[k]);
+    free(list);
 }
 
 /*
- * Loss and accuracy of a pack on each rank, NULL where it has none or failed before (*rc).
- * Collective: all ranks run a forward pass, or none does because one failed; false then.
+ * Loss and accuracy of the packs of each rank, of which one may have failed before (*rc).
+ * Collective: all ranks run as many forward passes, or none does because one failed; false then.
  */
-static bool score_round(struct evaluation *e, struct s2s_pack *pack, int *rc, struct s2s_error *err)
+static bool score_round(struct evaluation *e, const struct round *r, int *rc, struct s2s_error *err)
 {
-    if (*rc == 0 && pack && (*rc = s2s_model_check(e->bundle->model, &pack->batch, err)) < 0)
-        s2s_error_add(err, *rc, "%s", pack->place);
-    if (is_true_anywhere(e->all, *rc < 0))
+    for (int64_t k = 0; *rc == 0 && k < r->n; k++)
+        if ((*rc = s2s_model_check(e->bundle->model, &r->packs[k]->batch, err)) < 0)
+            s2s_error_add(err, *rc, "%s", r->packs[k]->place);
+    const int64_t failed = e->depth + 1, n = most_anywhere(e->all, *rc < 0 ? failed : r->n);
+    if (n == failed)
         return false;
-    score(e, pack ? pack : e->nothing);
+    score(e, r, n);
     return true;
 }
 
@@ -216,24 +249,34 @@ static int read_pack(struct s2s_pack **pack, struct train_streams *streams,
     return rc < 0 ? rc : s2s_pack_read(pack, reader, schema, &rec.st, place, 0, err);
 }
 
+/* The next packs of this rank, every size-th from `own` on. */
+static int read_round(struct round *r, struct evaluation *e, struct train_streams *streams,
+                      struct s2s_pack_reader *reader, int64_t own, struct s2s_error *err)
+{
+    const int64_t n = train_streams_n_records(streams), size = s2s_comm_size(e->dp);
+    int rc = 0;
+    for (; rc == 0 && r->n < e->depth && own < n; own += size)
+        if ((rc = read_pack(&r->packs[r->n], streams, reader, own, err)) == 0)
+            r->n++;
+    return rc;
+}
+
 static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
-                          struct s2s_pack_reader *reader, struct s2s_error *err)
+                          struct s2s_pack_reader *reader, struct round *r, struct s2s_error *err)
 {
     const struct s2s_eval_options *o = e->options;
     const int64_t n = train_streams_n_records(streams), size = s2s_comm_size(e->dp);
     bool goes_on = true;
     int rc = 0;
-    for (int64_t first = 0; goes_on && first < n; first += size) {
-        const int64_t own = first + s2s_comm_rank(e->dp);
-        struct s2s_pack *pack = NULL;
+    for (int64_t first = 0; goes_on && first < n; first += size * e->depth) {
         if (o->give_up && o->give_up(o->give_up_ctx))
             return s2s_error_set(err, S2S_E_INTERRUPTED, "evaluation broken off");
-        if (rc == 0 && own < n)
-            rc = read_pack(&pack, streams, reader, own, err);
-        goes_on = score_round(e, pack, &rc, err);
-        if (goes_on && pack && o->text)
-            rc = transcribe_pack(e, pack, err);
-        s2s_pack_free(pack);
+        if (rc == 0)
+            rc = read_round(r, e, streams, reader, first + s2s_comm_rank(e->dp), err);
+        goes_on = score_round(e, r, &rc, err);
+        for (int64_t k = 0; goes_on && o->text && rc == 0 && k < r->n; k++)
+            rc = transcribe_pack(e, r->packs[k], err);
+        clear_round(r);
     }
     return rc;
 }
@@ -324,7 +367,9 @@ static int transcribe_group(struct evaluation *e, const struct heard *all, const
     return rc;
 }
 
-static int evaluate_heard(struct evaluation *e, const struct heard *all, struct s2s_error *err)
+/* One group a round: its texts follow before the next one is made. */
+static int evaluate_heard(struct evaluation *e, const struct heard *all, struct round *r,
+                          struct s2s_error *err)
 {
     int64_t *donor = derange(all->n);
     struct group g = {.next = (size_t)s2s_comm_rank(e->dp)};
@@ -337,11 +382,12 @@ static int evaluate_heard(struct evaluation *e, const struct heard *all, struct 
         goes_on = is_true_anywhere(e->all, g.n > 0);
         if (!goes_on)
             break;
-        struct s2s_pack *joined = g.n > 0 ? s2s_pack_join(g.list, g.n) : NULL;
-        goes_on = score_round(e, joined, &rc, err);
+        if (g.n > 0)
+            r->packs[r->n++] = s2s_pack_join(g.list, g.n);
+        goes_on = score_round(e, r, &rc, err);
         if (goes_on && e->options->text)
             rc = transcribe_group(e, all, &g, first, err);
-        s2s_pack_free(joined);
+        clear_round(r);
         while (g.n > 0)
             s2s_pack_free(g.list[--g.n]);
     }
@@ -351,12 +397,12 @@ static int evaluate_heard(struct evaluation *e, const struct heard *all, struct 
 }
 
 static int evaluate_shuffled(struct evaluation *e, struct train_streams *streams,
-                             struct s2s_pack_reader *reader, struct s2s_error *err)
+                             struct s2s_pack_reader *reader, struct round *r, struct s2s_error *err)
 {
     struct heard all = {.own = NULL};
     int rc = collect(&all, streams, reader, err);
     if (!is_true_anywhere(e->all, rc < 0))
-        rc = evaluate_heard(e, &all, err);
+        rc = evaluate_heard(e, &all, r, err);
     for (size_t i = 0; i < all.n; i++) {
         s2s_pack_free(all.own[i]);
         free(all.texts[i]);
@@ -432,7 +478,9 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
 {
-    enum { CP = S2S_AXIS_BIT(S2S_AXIS_CP), DP = S2S_AXIS_BIT(S2S_AXIS_DP) };
+    /* of a round of m packs p stages wait (p - 1) / (m + p - 1) */
+    enum { CP = S2S_AXIS_BIT(S2S_AXIS_CP), DP = S2S_AXIS_BIT(S2S_AXIS_DP), PACKS_A_STAGE = 4 };
+    const int pp_size = s2s_comm_size(s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXIS_PP)));
     struct evaluation e = {.bundle = bundle,
                            .options = options,
                            .all = s2s_grid_comm(grid, S2S_AXIS_BIT(S2S_AXES) - 1),
@@ -442,22 +490,26 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
                            .cp_size = s2s_comm_size(s2s_grid_comm(grid, CP)),
                            .cp_rank = s2s_comm_rank(s2s_grid_comm(grid, CP)),
                            .sums = s2s_sums_new(bundle->device, N_SUMS),
-                           .nothing = s2s_pack_join(NULL, 0)};
+                           .nothing = s2s_pack_join(NULL, 0),
+                           .depth = pp_size > 1 ? PACKS_A_STAGE * pp_size : 1};
+    struct round round = {s2s_xcalloc((size_t)e.depth, sizeof(struct s2s_pack *)), 0};
     struct train_streams streams = {.in = NULL};
     struct s2s_pack_reader reader = {.mel = NULL};
-    s2s_flow_init(&e.flow, bundle->model, &bundle->stages,
-                  s2s_comm_group(e.pp, "pp", bundle->device->kernels->sync));
+    e.flow = options->flow ? options->flow : &e.own;
+    if (!options->flow)
+        s2s_flow_init(&e.own, bundle->model, &bundle->stages,
+                      s2s_comm_group(e.pp, "pp", bundle->device->kernels->sync));
     int rc = open_set(&streams, &path, err);
     if (rc == 0 && options->text)
-        rc = check_text(bundle->model->par, s2s_comm_size(e.pp), err);
+        rc = check_text(bundle->model->par, pp_size, err);
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)
         rc = train_reader_fits_all(&reader, &streams, err);
     bool failed = is_true_anywhere(e.all, rc < 0);
     if (!failed) {
-        rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, err)
-                                    : evaluate_packs(&e, &streams, &reader, err);
+        rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, &round, err)
+                                    : evaluate_packs(&e, &streams, &reader, &round, err);
         failed = is_true_anywhere(e.all, rc < 0);
     }
     if (!failed)
@@ -467,7 +519,8 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     *result = e.result;
     s2s_pack_free(e.nothing);
     s2s_sums_free(e.sums);
-    s2s_flow_release(&e.flow);
+    s2s_flow_release(&e.own);
+    free(round.packs);
     train_reader_close(&reader);
     train_streams_close(&streams);
     return rc;

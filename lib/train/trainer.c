@@ -327,7 +327,8 @@ static double schedule_count(const struct s2s_trainer *t)
 static int evaluate_all(struct s2s_trainer *t, int64_t *evaluated, struct s2s_error *err)
 {
     const struct s2s_recipe *r = t->recipe;
-    const struct s2s_eval_options options = {.give_up = is_asked_to_stop, .give_up_ctx = t};
+    const struct s2s_eval_options options = {
+        .flow = &t->side.flow, .give_up = is_asked_to_stop, .give_up_ctx = t};
     s2s_mesh_note(t->mesh, t->state.step, "evaluation");
     for (size_t i = 0; i < r->n_eval; i++) {
         struct s2s_eval_result result;

@@ -157,6 +157,8 @@ struct s2s_eval_options {
     int64_t max_tokens;              /* of a microbatch; 0: those of a pack */
     int64_t max_new_tokens;
     bool text; /* generate and compare with the reference */
+    /* Tapes that a step has used, of this bundle on this grid; NULL: others are made and freed */
+    struct s2s_flow *flow;
     /* NULL, or called with each reference and what was generated (borrowed for the call), in the
      * order of this rank's utterances */
     void (*heard)(void *ctx, const char *reference, const char *text);

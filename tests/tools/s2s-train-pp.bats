@@ -64,11 +64,15 @@ assert sum(n.endswith("model.embed_tokens.weight") for n in names) == 3'
 }
 
 @test "losses and accuracies of a set are those of one process; text is refused" {
-    on 1 r.yaml run=one train.eval_every=2
+    # more packs than are on their way together, and no multiple of them
+    s2s-pack -q --ids ids.jsonl --tokens 24 -o many.s2s
+    [ "$(s2s-shard ls many.s2s | grep -c tokens)" -gt 16 ]
+    how=(r.yaml data.eval.many=many.s2s train.steps=2 train.eval_every=1)
+    on 1 "${how[@]}" run=one
     for mesh in mesh.pp=2 'mesh.pp=2 mesh.vpp=2'; do
         rm -rf two
         # shellcheck disable=SC2086
-        on 2 r.yaml run=two train.eval_every=2 $mesh
+        on 2 "${how[@]}" run=two $mesh
         same one/eval.jsonl two/eval.jsonl
     done
     exits 0 mpirun_n 2 s2s-train eval r.yaml run=two mesh.pp=2 --json

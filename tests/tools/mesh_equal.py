@@ -27,7 +27,7 @@ def main():
         for key in ("step", "samples", "tokens", "lr"):
             assert x[key] == y[key], (key, x, y)
         for key in ("loss", "grad_norm"):
-            worst[key] = max(worst[key], abs(x[key] - y[key]) / abs(x[key]))
+            worst[key] = max(worst[key], abs(x[key] - y[key]) / max(abs(x[key]), 1e-30))
         for key in ("moe_balance", "moe_z"):
             assert (key in x) == (key in y), key
             if key in x:

@@ -42,28 +42,6 @@ same_checkpoint() {
     alike "$(bits alone 6)" "$(bits alone.optim 6)"
 }
 
-@test "moments that ranks divide are read by any other mesh, and back, bit for bit" {
-    optim="mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.01 mesh.overlap_grad_reduce=false"
-    four="r.yaml -j1 checkpoint.keep=9 train.packs_per_step=12"
-    # shellcheck disable=SC2086
-    {
-        mpirun_n 4 s2s-train $four run=plain mesh.dp=4 train.steps=1
-        mpirun_n 4 s2s-train $four run=divided mesh.dp=4 train.steps=1 $optim
-        for step in 2:2:plain 3:3:optim 4:1:plain 5:2:optim 6:4:optim; do
-            IFS=: read -r to ranks how <<<"$step"
-            mpirun_n "$ranks" s2s-train $four run=plain mesh.dp="$ranks" train.steps="$to"
-            [ $how = plain ] && with="" || with=$optim
-            mpirun_n "$ranks" s2s-train $four run=divided mesh.dp="$ranks" train.steps="$to" $with
-        done
-    }
-    for step in 1 2 3 4 5 6; do
-        alike "$(bits plain $step)" "$(bits divided $step)"
-    done
-    exits 0 s2s-ckpt verify divided/checkpoints/iter_0000006
-    # each of the four has written a share
-    [ "$(ls divided/checkpoints/iter_0000006/__*_0.distcp | wc -l)" -eq 4 ]
-}
-
 @test "ranks that divide the parameters too have the bits of ranks that do not" {
     all="mesh.data_parallel_sharding_strategy=optim_grads_params"
     for n in 2 3; do
@@ -84,21 +62,6 @@ same_checkpoint() {
         nearly plain all
         alike "$(bits plain 6)" "$(bits all 6)"
     done
-}
-
-@test "parameters that ranks divide are read by any other mesh, and back, bit for bit" {
-    all="mesh.data_parallel_sharding_strategy=optim_grads_params"
-    optim="mesh.data_parallel_sharding_strategy=optim"
-    for step in 1:4:$all 2:2: 3:3:$all 4:1: 5:2:$optim 6:4:$all; do
-        IFS=: read -r to ranks how <<<"$step"
-        args=(r.yaml -j1 mesh.dp="$ranks" checkpoint.keep=9 train.packs_per_step="$ranks" train.steps="$to")
-        mpirun_n "$ranks" s2s-train "${args[@]}" run=plain
-        mpirun_n "$ranks" s2s-train "${args[@]}" run=divided ${how:+"$how"}
-        alike "$(bits plain "$to")" "$(bits divided "$to")"
-    done
-    exits 0 s2s-ckpt verify divided/checkpoints/iter_0000006
-    # the same evaluation of what was divided and of what was not
-    alike "$(s2s-train eval r.yaml run=plain --json | sed 's/plain//')" "$(s2s-train eval r.yaml run=divided $all --json | sed 's/divided//')"
 }
 
 @test "plan says what a rank keeps of what is divided" {

@@ -218,20 +218,6 @@ weights_of() {
     done
 }
 
-@test "a run goes on on another mesh" {
-    # a vocabulary of 131
-    model=model.path=$ROOT/tests/oracle/models/llama_gqa_untied
-    s2s-train_on 1 p.yaml "$model" run=one
-    s2s-train_on 2 p.yaml "$model" run=two train.steps=2 mesh.tp=2 mesh.sequence_parallel=true
-    s2s-train_on 1 p.yaml "$model" run=two train.steps=3
-    s2s-train_on 2 p.yaml "$model" run=two train.steps=4 mesh.cp=2
-    s2s-train_on 4 p.yaml "$model" run=two mesh.tp=2 mesh.dp=2
-    python3 "$ROOT/tests/tools/mesh_equal.py" one two
-    # tensors have the shapes of one process, whoever wrote them
-    shapes() { s2s-ckpt ls --json "$1/checkpoints" | grep -o '"name": "[^"]*"\|"shape": \[[^]]*\]' | sort; }
-    alike "$(shapes one)" "$(shapes two)"
-}
-
 @test "an evaluation says on any mesh what one process says, of generated text too" {
     speech
     sed -i 's/data: {/&eval: {seen: mel.s2s}, /' s.yaml
@@ -400,14 +386,9 @@ mesh.tp=2 mesh.dp=2 | s.yaml $divided model.llm.freeze=true
 LINES
 }
 
-@test "ep: a run goes on over other ranks of ep, and its experts are exported under their names" {
+@test "ep: experts of all ranks are exported under their names" {
     model=$ROOT/tests/oracle/models/qwen3_moe
-    how=(p.yaml model.path="$model" train.packs_per_step=4)
-    s2s-train_on 1 "${how[@]}" run=one
-    s2s-train_on 2 "${how[@]}" run=mesh mesh.dp=2 mesh.ep=2 train.steps=2
-    s2s-train_on 4 "${how[@]}" run=mesh mesh.dp=4 mesh.ep=4 train.steps=4
-    s2s-train_on 2 "${how[@]}" run=mesh mesh.tp=2 mesh.sequence_parallel=true mesh.etp=1 mesh.ep=2
-    python3 "$ROOT/tests/tools/mesh_equal.py" one mesh
+    s2s-train_on 2 p.yaml model.path="$model" run=mesh mesh.dp=2 mesh.ep=2 train.steps=1
     s2s-ckpt convert -q --to hf mesh/checkpoints out
     s2s-ckpt ls --json out | jq -r '.tensors[].name' | sort >names
     s2s-ckpt ls --json "$model" | jq -r '.tensors[].name' | sort | cmp - names

@@ -59,6 +59,18 @@ PY
     exactly salm_llama bshd bshd/
 }
 
+@test "speech LLM with a NemotronH: packed, rounded up, and as rows" {
+    three_steps salm_nemotron_h packed
+    against salm_nemotron_h packed --skip packed8/ --skip bshd/
+    exactly salm_nemotron_h packed packed/
+    three_steps salm_nemotron_h packed8 --multiple 8
+    against salm_nemotron_h packed8 --skip packed/ --skip bshd/
+    exactly salm_nemotron_h packed8 packed8/
+    three_steps salm_nemotron_h bshd --layout bshd
+    against salm_nemotron_h bshd --skip packed/ --skip packed8/
+    exactly salm_nemotron_h bshd bshd/
+}
+
 @test "speech LLM: a clip in the last slot of the longest row counts in rows as it does packed" {
     python3 - "$ROOT" "$M/salm_llama" <<'PY'
 import json, struct, sys

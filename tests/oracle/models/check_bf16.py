@@ -43,10 +43,11 @@ def speech(kind):
     return compute
 
 
-MODELS = {name: (decoder, [[]], False) for name in ("llama_gqa_untied", "llama_gqa_tied", "qwen2", "qwen3", "gemma1", "mixtral", "qwen3_moe")}
+MODELS = {name: (decoder, [[]], False) for name in ("llama_gqa_untied", "llama_gqa_tied", "qwen2", "qwen3", "gemma1", "mixtral", "qwen3_moe", "nemotron_h", "nemotron_h_latent")}
 MODELS["parakeet_encoder"] = (speech(check_speech.Encoder), [[]], False)
 MODELS["parakeet_encoder_train"] = (speech(check_speech.Encoder), [["--batch-norm", "batch"]], True)
-MODELS["salm_llama"] = (speech(check_speech.Salm), [["--layout", "bshd"]], False)
+for name in ("salm_llama", "salm_nemotron_h"):
+    MODELS[name] = (speech(check_speech.Salm), [["--layout", "bshd"]], False)
 for name in ("llama_gqa_untied", "qwen3"):
     MODELS[name][1].append(["--layout", "bshd"])
 

@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError as e:
     print(e)
     sys.exit(77)
-from check_decoders import casts_to
+from check_decoders import as_in_files, casts_to
 
 
 class Encoder(torch.nn.Module):
@@ -64,14 +64,18 @@ class Salm(torch.nn.Module):
     def __init__(self, path, inputs, dtype, training):
         super().__init__()
         self.encoder = ParakeetEncoder.from_pretrained(path + "/encoder", dtype=torch.float32, attn_implementation="eager").to(dtype).eval()
-        self.llm = AutoModelForCausalLM.from_pretrained(path + "/llm", dtype=torch.float32, attn_implementation="eager").to(dtype).eval()
+        self.llm = AutoModelForCausalLM.from_pretrained(path + "/llm", dtype=torch.float32, attn_implementation="eager",
+                                                        experts_implementation="eager").to(dtype).eval()
         weights = load_file(path + "/projection.safetensors")
         self.proj = torch.nn.Linear(24, 32).to(dtype)
         self.proj.load_state_dict({"weight": weights["proj.weight"], "bias": weights["proj.bias"]})
         self.inputs, self.dtype, self.prefix, self.buffers_after = inputs, dtype, "", {}
+        with open(path + "/config.json") as f:
+            self.placeholder = json.load(f)["audio_locator_token_id"]
 
     def renew_positions(self):
-        self.llm.model.rotary_emb = type(self.llm.model.rotary_emb)(config=self.llm.config)
+        if hasattr(self.llm.model, "rotary_emb"):
+            self.llm.model.rotary_emb = type(self.llm.model.rotary_emb)(config=self.llm.config)
         self.encoder.encode_positions = type(self.encoder.encode_positions)(self.encoder.config)
 
     def run(self, first):
@@ -82,12 +86,12 @@ class Salm(torch.nn.Module):
         for ids, n, keep in zip(i["text_ids"], i["text_lens"], i["loss_mask"]):
             row, target = [], []
             for t in range(n):
-                if ids[t] == 89:
+                if ids[t] == self.placeholder:
                     row.append(clips[k])
                     target += [-100] * len(clips[k])
                     k += 1
                 else:
-                    row.append(self.llm.model.embed_tokens(ids[t:t + 1]))
+                    row.append(self.llm.get_input_embeddings()(ids[t:t + 1]))
                     target.append(int(ids[t]) if keep[t] else -100)
             rows.append(torch.cat(row))
             targets.append(torch.tensor(target))
@@ -98,6 +102,13 @@ class Salm(torch.nn.Module):
         logits = self.llm(inputs_embeds=embeds, attention_mask=mask, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[target != -100], target[target != -100])
         return loss, {"audio_embeds": torch.cat(clips), "bshd/inputs_embeds": embeds, "bshd/logits": logits, "mask": mask.bool()}, None
+
+
+def names_in_files(model, name, tensor):
+    """The names that files have of a parameter, an expert each."""
+    if not name.startswith("llm."):
+        return [(name, tensor)]
+    return [("llm." + n, t) for n, t in as_in_files(model.llm.config.model_type, name[4:], tensor)]
 
 
 def compute(kind, path, dtype, optimizer, training):
@@ -116,7 +127,7 @@ def compute(kind, path, dtype, optimizer, training):
             loss.backward()
             if step == 0:
                 out = dict(seen, loss=loss.reshape(1), **m.buffers_after)
-                out.update({"grad/" + n: p.grad.clone() for n, p in params.items()})
+                out.update({"grad/" + n: t.clone() for k, p in params.items() for n, t in names_in_files(m, k, p.grad)})
                 if x is not None:
                     out["grad_input_features"] = x.grad
             norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in params.values())).item()
@@ -125,7 +136,7 @@ def compute(kind, path, dtype, optimizer, training):
             for group in opt.param_groups:
                 group["lr"] = lr
             opt.step()
-        out.update({"param3/" + n: p for n, p in params.items()})
+        out.update({"param3/" + n: t for k, p in params.items() for n, t in names_in_files(m, k, p)})
     return {n: t.detach().contiguous() for n, t in out.items()}
 
 
@@ -170,6 +181,7 @@ def main():
     bad = check(Encoder, "parakeet_encoder", [])
     bad += check(Encoder, "parakeet_encoder_train", ["--batch-norm", "batch"], True)
     bad += check(Salm, "salm_llama", ["--layout", "bshd"])
+    bad += check(Salm, "salm_nemotron_h", ["--layout", "bshd"])
     print("%d tensors differ" % bad)
     return 1 if bad else 0
 

@@ -82,6 +82,20 @@ foretold() {
     foretold s.yaml 1 'data.eval={}' 'data.train=[pcm.s2s]'
 }
 
+@test "Mamba layers and experts: memory, work and calls are those of the third step" {
+    grep -v '^model:' r.yaml >p.yaml
+    foretold p.yaml 2 model.path="$ROOT/tests/oracle/models/nemotron_h" train.moe_router_bias_update_rate=1e-2
+    holds plan.json 'min(j["operations"][k]["calls"] for k in ("ssd", "ssd_backward", "conv1d_backward", "gatednorm", "expert_counts", "router_bias")) > 0'
+    foretold p.yaml 1 model.path="$ROOT/tests/oracle/models/nemotron_h_latent" train.recompute=true train.precision=bf16-mixed train.moe_aux_loss_coeff=0.1 train.moe_router_load_balancing_type=global_aux_loss
+    rm -rf run
+    how=("model.path=$ROOT/tests/oracle/models/nemotron_h_latent" mesh.cp=2)
+    mpirun_n 2 s2s-train p.yaml -q -j1 --profile trace.json train.steps=3 checkpoint.every=0 "${how[@]}" 2>table
+    for r in 0 1; do
+        s2s-train plan p.yaml -j1 --rank $r --json "${how[@]}" >plan.json
+        agrees plan.json trace.rank$r.json
+    done
+}
+
 @test "below the lowest parameter that is trained nothing is kept, and no backward runs" {
     # a first layer that is frozen costs its output, beside a model that does not have it
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' llm.json >shallow.json

@@ -34,6 +34,8 @@ static const struct step_case step_cases[] = {
     {"tests/oracle/models/salm_llama", true, false},
     {"tests/oracle/models/salm_llama", false, true},
     {"tests/oracle/models/salm_llama", true, true},
+    {"tests/oracle/models/nemotron_h", false, false},
+    {"tests/oracle/models/salm_nemotron_h", true, false},
 };
 enum { STEP_CASES = sizeof step_cases / sizeof *step_cases };
 

@@ -219,6 +219,10 @@ void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const char *hint, i
     if (atomic_exchange(&mesh->fails, true))
         for (;;)
             pause();
+    if (mesh_watch_was_told(mesh)) { /* one reason is enough; the launcher may take seconds */
+        sleep(5);
+        _exit(status);
+    }
     const long long step = (long long)mesh->step;
     if (step >= 0)
         snprintf(where, sizeof where, "step %lld: ", step);

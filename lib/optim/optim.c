@@ -133,10 +133,12 @@ static int alloc_state(struct s2s_optim *o, struct s2s_error *err)
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
     o->ranges =
         k->alloc(&device->queue, range_bytes ? range_bytes : 1); /* a stage may train none */
-    if (!o->m || !o->v || !o->sums || !o->ranges)
-        return s2s_error_set(err, S2S_E_NOMEM,
-                             "no room for the optimizer's two moments of %.3g parameters",
-                             (double)o->numel);
+    if (!o->m || !o->v || !o->sums || !o->ranges) {
+        int rc = s2s_error_set(err, S2S_E_NOMEM,
+                               "no room for the optimizer's two moments of %.3g parameters",
+                               (double)o->numel);
+        return s2s_error_hint(err, rc, "s2s-train plan says how much each part needs");
+    }
     k->zero(&device->queue, o->m, bytes);
     k->zero(&device->queue, o->v, bytes);
     upload_ranges(o);

@@ -359,7 +359,8 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
     int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
                            (double)params->n_trained + (double)params->n_fixed +
                                (double)params->n_halves);
-    return s2s_error_hint(err, rc, "check the sizes in its config");
+    return s2s_error_hint(
+        err, rc, "check the sizes in its config; s2s-train plan says how much each part needs");
 }
 
 /* Elements from p to what stands behind it. */

@@ -12,36 +12,6 @@
 
 enum { PLAN_STEPS = 3 };
 
-/* ---- memory ---- */
-
-int64_t s2s_train_memory_sum(const struct s2s_train_memory *m)
-{
-    return m->parameters + m->gradients + m->optimizer + m->activations + m->recompute +
-           m->activation_gradients + m->scratch + m->results;
-}
-
-void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_trainer *t)
-{
-    const struct s2s_params *params = t->bundle.model->params;
-    const struct s2s_device *device = t->bundle.device;
-    const int64_t f32 = (int64_t)sizeof(float);
-    const int64_t n_whole = params->shards ? params->shards->n_whole : 0;
-    *m = (struct s2s_train_memory){
-        .parameters = s2s_params_bytes(params),
-        .gradients = f32 * (params->n_stored + n_whole),
-        .optimizer = 2 * f32 * t->optim->numel + (int64_t)(S2S_CLASSES * sizeof *t->optim->sums) +
-                     t->optim->n_ranges * (int64_t)sizeof *t->optim->ranges,
-        .activations = (int64_t)s2s_flow_peak_bytes(&t->side.flow),
-        .activation_gradients = (int64_t)device->pool.peak_bytes,
-        .scratch = (int64_t)device->scratch.peak_bytes,
-        .results = (int64_t)t->side.results.peak_bytes +
-                   (t->side.running ? (int64_t)t->side.running->arena.peak_bytes : 0) +
-                   (t->side.loads ? (int64_t)t->side.loads->arena.peak_bytes : 0),
-    };
-    for (int i = 0; i < device->n_children; i++)
-        m->recompute += (int64_t)s2s_tape_peak_bytes(device->children[i]);
-}
-
 /* ---- a made-up pack ---- */
 
 /* Sound of an utterance: 20 s, as mel frames of 10 ms. */
@@ -304,7 +274,7 @@ static void report(struct planner *p)
         plan->n_trained += s2s_param_learns(param) ? n : 0;
     }
     copy_stages(plan, &p->t->bundle);
-    s2s_train_memory_of(&plan->memory, p->t);
+    s2s_train_memory_of(&plan->memory, &p->t->side);
     plan->lanes = p->t->bundle.device->queue.lanes;
     plan->peak_bytes = (int64_t)p->count->peak_bytes;
     if (p->t->recipe->async_save && p->t->recipe->ckpt_every > 0)

@@ -11,25 +11,12 @@
 
 #include "kernels/count/tally.h"
 #include "lib/mesh/mesh.h"
+#include "lib/train/memory.h"
 #include "lib/train/schedule_pp.h"
 
 struct s2s_error;
 struct s2s_recipe;
 struct s2s_trainer;
-
-/* Bytes of device memory that a rank has in use at most, part by part. */
-struct s2s_train_memory {
-    int64_t parameters, gradients, optimizer;
-    int64_t activations;          /* kept from the forward to the backward pass: the tape */
-    int64_t recompute;            /* of the part of the model that runs again */
-    int64_t activation_gradients; /* from their first writer to their reader */
-    int64_t scratch;              /* workspaces of kernels, and slices of logits */
-    int64_t results;              /* losses and statistics that a step reads at its end */
-};
-
-int64_t s2s_train_memory_sum(const struct s2s_train_memory *memory);
-/* Of what the run has done so far. */
-void s2s_train_memory_of(struct s2s_train_memory *memory, const struct s2s_trainer *trainer);
 
 enum { S2S_PLAN_TOKENS = 8192 }; /* of a made-up pack, where nobody says */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
+#include "lib/train/memory.h"
 
 /* ONCE: squares of gradients that all ranks of tp have */
 enum { LOSS, ONCE, CUT, EXPERT, BALANCE, SQUARE, ROUTED, N_SUMS };
@@ -22,9 +23,18 @@ struct step {
 
 /* ---- a side ---- */
 
-static _Noreturn void end_job(void *mesh, const struct s2s_error *err)
+/* There is no memory left: who has what there is. */
+static _Noreturn void end_job(void *ctx, const struct s2s_error *err)
 {
-    s2s_mesh_fail(mesh, err);
+    const struct s2s_side *side = ctx;
+    struct s2s_error say = *err;
+    struct s2s_train_memory memory;
+    struct s2s_buf parts = S2S_BUF_INIT;
+    s2s_train_memory_of(&memory, side);
+    s2s_train_memory_say(&parts, &memory);
+    snprintf(say.text, sizeof say.text, "%.300s beside %s", err->text, parts.data);
+    s2s_buf_release(&parts);
+    s2s_mesh_fail(side->mesh, &say);
 }
 
 void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_model *model,
@@ -42,7 +52,7 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                               .recompute = options->recompute};
     /* the other ranks wait for one that has no memory left */
     device->fail = end_job;
-    device->fail_ctx = mesh;
+    device->fail_ctx = side;
     if (!side->buckets) {
         const struct s2s_buckets_options whole = {.layout = options->layout};
         side->buckets = s2s_buckets_new(model, &whole);

@@ -51,6 +51,17 @@ json.dump(c, open('$1.json', 'w'))"
     same_as_cpu qwen.yaml
 }
 
+@test "a GPU without enough memory is a message that says who wanted more, and what has it" {
+    S2S_EMU_BYTES=50000 exits 1 s2s-train -q -j1 r.yaml device=cuda
+    says "no room for the model's 2.06e+04 parameters; check the sizes in its config; s2s-train plan"
+    S2S_EMU_BYTES=300000 exits 1 s2s-train -q -j1 r.yaml device=cuda
+    says "no room for the optimizer's two moments of 2.06e+04 parameters; s2s-train plan"
+    S2S_EMU_BYTES=400000 exits 1 s2s-train -q -j1 r.yaml device=cuda
+    says "step 1: forward: model.layers.0.mlp: out of memory: no room for 0.0 MiB more beside 0.4 MiB in use: 0.1 MiB parameters, 0.1 MiB gradients, 0.2 MiB optimizer, 0.1 MiB activations"
+    says "s2s-train plan says how much"
+    [ ! -e run/checkpoints ]
+}
+
 @test "a plan for a GPU needs none" {
     exits 0 s2s-train plan r.yaml device=cuda
     says "on cuda"

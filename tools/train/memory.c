@@ -1,29 +1,6 @@
 /* The parts of memory by name, and numbers with units, for plan and --profile. */
 #include "tools/train/memory.h"
 
-#include <stddef.h>
-
-static const struct {
-    const char *key, *title;
-    size_t offset;
-} parts[] = {
-#define PART(key, title) \
-    { \
-#key, title, offsetof(struct s2s_train_memory, key) \
-    }
-    PART(parameters, "parameters"), PART(gradients, "gradients"),
-    PART(optimizer, "optimizer"),   PART(activations, "activations"),
-    PART(recompute, "recompute"),   PART(activation_gradients, "gradients of activations"),
-    PART(scratch, "scratch"),       PART(results, "results of the step"),
-#undef PART
-};
-enum { N_PARTS = sizeof parts / sizeof *parts };
-
-static int64_t part_of(const struct s2s_train_memory *memory, int i)
-{
-    return *(const int64_t *)((const char *)memory + parts[i].offset);
-}
-
 static const char *unit_text(char *out, double x, double base, const char *const *units)
 {
     while (x >= base && units[1]) {
@@ -51,8 +28,9 @@ const char *train_flops_text(char *out, double flops)
 json_t *train_memory_json(const struct s2s_train_memory *memory)
 {
     json_t *json = json_object();
-    for (int i = 0; i < N_PARTS; i++)
-        json_object_set_new(json, parts[i].key, json_integer(part_of(memory, i)));
+    for (int i = 0; i < S2S_MEMORY_PARTS; i++)
+        json_object_set_new(json, s2s_memory_parts[i].key,
+                            json_integer(s2s_train_memory_part(memory, i)));
     json_object_set_new(json, "sum", json_integer(s2s_train_memory_sum(memory)));
     return json;
 }
@@ -60,9 +38,9 @@ json_t *train_memory_json(const struct s2s_train_memory *memory)
 void train_memory_print(FILE *to, const struct s2s_train_memory *memory)
 {
     char text[TRAIN_UNIT_TEXT];
-    for (int i = 0; i < N_PARTS; i++)
-        fprintf(to, "  %-26s %12s\n", parts[i].title,
-                train_bytes_text(text, (double)part_of(memory, i)));
+    for (int i = 0; i < S2S_MEMORY_PARTS; i++)
+        fprintf(to, "  %-26s %12s\n", s2s_memory_parts[i].title,
+                train_bytes_text(text, (double)s2s_train_memory_part(memory, i)));
     fprintf(to, "  %-26s %12s\n", "sum",
             train_bytes_text(text, (double)s2s_train_memory_sum(memory)));
 }

@@ -51,7 +51,7 @@ static void watch(void *ctx, const struct s2s_trainer *t, int64_t step, bool beg
     }
     s2s_profile_step_end(p->profile);
     look_at_sent(p, false);
-    s2s_train_memory_of(&p->memory, t);
+    s2s_train_memory_of(&p->memory, &t->side);
 }
 
 /* "trace.json" of rank 2 is "trace.rank2.json". */

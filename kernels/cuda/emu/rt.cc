@@ -4,8 +4,11 @@
  * wait for its event reads too early.
  *
  * S2S_EMU_DEVICES: how many devices there are (8). S2S_EMU_LATE_MS: such a thread sleeps that long
- * before each thing to do.
+ * before each thing to do. S2S_EMU_BYTES: memory of a device.
  */
+#include <malloc.h>
+
+#include <climits>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -155,14 +158,21 @@ static void *aligned(size_t bytes)
     return posix_memalign(&ptr, 256, bytes ? bytes : 1) ? NULL : ptr;
 }
 
+static size_t in_use;
+
 void *rt_alloc(size_t bytes)
 {
     calls.allocs++;
-    return aligned(bytes);
+    if (in_use + bytes > (size_t)setting("S2S_EMU_BYTES", LONG_MAX))
+        return NULL;
+    void *ptr = aligned(bytes);
+    in_use += malloc_usable_size(ptr);
+    return ptr;
 }
 
 void rt_free(void *ptr)
 {
+    in_use -= malloc_usable_size(ptr);
     free(ptr);
 }
 

@@ -36,7 +36,8 @@ both() {
     rm -rf waited beside
     mpirun_n "$ranks" s2s-train -j1 -q r.yaml run=waited "$@" &&
         mpirun_n "$ranks" env S2S_INJECT=open:1:SLOW LD_PRELOAD="$INJECT" s2s-train -j1 -q r.yaml run=beside checkpoint.async_save=true "$@" &&
-        alike "$(log waited)" "$(log beside)" && equal waited beside 2 4 6 &&
+        alike "$(log waited)" "$(log beside)" &&
+        equal waited beside 2 4 6 &&
         no_litter beside/checkpoints iter_000000{2,4,6} latest_checkpointed_iteration.txt
 }
 

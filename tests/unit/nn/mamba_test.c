@@ -195,11 +195,14 @@ static void a_sequence_that_goes_on_gives_what_it_gives_at_once(void **state)
     static const int32_t steps[] = {0, 1, 3, 4, 5, 11, 12, 24};
     struct layer_run *run = open_layer(2, NULL);
     struct s2s_device *device = run->device;
-    const size_t bytes = s2s_nn_mamba_state_bytes(&run->layer);
-    void *memory = device->kernels->alloc(&device->queue, bytes);
+    void *memory[2];
     float whole[SLOTS * WIDTH], part[SLOTS * WIDTH];
     run->tape->recording = false;
-    device->kernels->zero(&device->queue, memory, bytes);
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = s2s_nn_mamba_state_bytes(&run->layer, i);
+        memory[i] = device->kernels->alloc(&device->queue, bytes);
+        device->kernels->zero(&device->queue, memory[i], bytes);
+    }
     const struct s2s_nn_mamba_batch all = {
         .seqs = s2s_op_seqs(run->tape, (const int32_t[]){0, SLOTS}, 1)};
     s2s_tensor_read(s2s_nn_mamba(run->tape, &run->layer, leaf(run->tape, SLOTS, x0), &all, NULL),
@@ -213,7 +216,8 @@ static void a_sequence_that_goes_on_gives_what_it_gives_at_once(void **state)
                         part + steps[i] * WIDTH);
     }
     close_to("y", part, whole, SLOTS * WIDTH);
-    device->kernels->free(&device->queue, memory);
+    device->kernels->free(&device->queue, memory[0]);
+    device->kernels->free(&device->queue, memory[1]);
     close_layer(run);
 }
 

@@ -24,10 +24,42 @@ static bool is_own(const struct s2s_model *llm, const struct s2s_param *p)
     return s2s_starts_with(p->name, llm->prefix) && s2s_lora_is_adapter(p->name);
 }
 
+/* A name of the decoder as transformers has it in memory, or the other way: gives: free. */
+static char *other_stem(const char *name, int len, const char *from, const char *to)
+{
+    const bool differs = from && s2s_starts_with(name, from);
+    const int skip = differs ? (int)strlen(from) : 0;
+    return s2s_xasprintf("%s%.*s", differs ? to : "", len - skip, name + skip);
+}
+
+static char *in_memory(const struct s2s_model *llm, const char *name, int len)
+{
+    return other_stem(name, len, llm->kind->stem, llm->kind->stem_in_memory);
+}
+
 /* The adapter's name in a PEFT file; gives: free. */
 static char *peft_name(const struct s2s_model *llm, const struct s2s_param *p)
 {
-    return s2s_xasprintf("%s%s", PEFT, p->name + strlen(llm->prefix));
+    const char *local = p->name + strlen(llm->prefix);
+    char *name = in_memory(llm, local, (int)strlen(local));
+    char *full = s2s_xasprintf("%s%s", PEFT, name);
+    free(name);
+    return full;
+}
+
+/* That a PEFT file names so, or NULL. */
+static struct s2s_param *find_peft(const struct s2s_model *llm, const char *name)
+{
+    if (!s2s_starts_with(name, PEFT))
+        return NULL;
+    const char *local = name + strlen(PEFT);
+    char *stored =
+        other_stem(local, (int)strlen(local), llm->kind->stem_in_memory, llm->kind->stem);
+    char *full = s2s_xasprintf("%s%s", llm->prefix, stored);
+    struct s2s_param *p = s2s_params_find(llm->params, full);
+    free(full);
+    free(stored);
+    return p;
 }
 
 /* ---- in ---- */
@@ -35,15 +67,10 @@ static char *peft_name(const struct s2s_model *llm, const struct s2s_param *p)
 static int check_extra(const struct s2s_model *llm, const struct s2s_safetensors *st,
                        struct s2s_error *err)
 {
-    for (size_t i = 0; i < st->n_tensors; i++) {
-        const char *name = st->tensors[i].name;
-        const bool peft = s2s_starts_with(name, PEFT);
-        char *full = s2s_xasprintf("%s%s", llm->prefix, peft ? name + strlen(PEFT) : "");
-        const bool known = peft && s2s_params_find(llm->params, full);
-        free(full);
-        if (!known)
-            return s2s_error_set(err, S2S_E_UNSUPPORTED, "the model has no place for %s", name);
-    }
+    for (size_t i = 0; i < st->n_tensors; i++)
+        if (!find_peft(llm, st->tensors[i].name))
+            return s2s_error_set(err, S2S_E_UNSUPPORTED, "the model has no place for %s",
+                                 st->tensors[i].name);
     return 0;
 }
 
@@ -126,7 +153,7 @@ static json_t *modules_of(const struct s2s_model *llm)
             len -= (int)(last - name);
             name = last;
         }
-        char *item = s2s_xasprintf("%.*s", len, name);
+        char *item = in_memory(llm, name, len);
         if (!json_object_get(seen, item)) {
             json_object_set_new(seen, item, json_true());
             json_array_append_new(modules, json_string(item));

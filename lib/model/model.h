@@ -196,7 +196,9 @@ struct s2s_decode {
 };
 
 struct s2s_model_kind {
-    const char *const *model_types; /* NULL-ended: "model_type" of config.json */
+    const char *const *model_types;    /* NULL-ended: "model_type" of config.json */
+    const char *stem, *stem_in_memory; /* NULL, or what names in files begin with, and those of the
+                                          same in transformers' memory: "backbone.", "model." */
     const char *dropped; /* files may have tensors whose names begin so: of layers that are not
                             built; NULL: none */
     /* Reads the config, adds parameters and blocks. model->kind, params, prefix, par, conf are

@@ -460,6 +460,8 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 
 const struct s2s_model_kind s2s_model_nemotron_h = {
     .model_types = model_types,
+    .stem = "backbone.",
+    .stem_in_memory = "model.",
     .dropped = "mtp.",
     .build = nemotron_build,
     .check = model_check_text,

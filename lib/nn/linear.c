@@ -62,7 +62,8 @@ static void add_adapter(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
 {
     const struct s2s_param *w = layer->w;
     const int64_t rank = ctx->lora->rank, out = w->shape[0], in = w->shape[1];
-    const bool shared = cut == S2S_NN_WHOLE ? ctx->par->sp : s2s_group_size(ctx->par->tp) > 1;
+    const bool whole = cut == S2S_NN_WHOLE || cut == S2S_NN_OUTSIDE;
+    const bool shared = whole ? ctx->par->sp : s2s_group_size(ctx->par->tp) > 1;
     const unsigned flags = S2S_PARAM_OPTIONAL | (shared ? S2S_PARAM_SP_SUM : 0);
     struct s2s_param_spec a = {.n_dims = 2,
                                .shape = {rank, in},

@@ -148,10 +148,21 @@ void s2s_lora_release(struct s2s_lora *lora)
 
 /* ---- maps ---- */
 
-/* Of a PEFT folder they are names, or ends of names. */
+/* Of a PEFT folder they are names, or ends of names. What is `model.` in transformers' memory may
+ * be `backbone.` in files (NemotronH). */
 static bool matches(const struct s2s_lora *lora, const char *target, const char *name)
 {
-    return lora->path ? s2s_has_tail(name, '.', target) : fnmatch(target, name, 0) == 0;
+    static const char memory[] = "model.", file[] = "backbone.";
+    if (!lora->path)
+        return fnmatch(target, name, 0) == 0;
+    if (s2s_has_tail(name, '.', target))
+        return true;
+    if (!s2s_starts_with(target, memory))
+        return false;
+    char *stored = s2s_xasprintf("%s%s", file, target + strlen(memory));
+    const bool found = s2s_has_tail(name, '.', stored);
+    free(stored);
+    return found;
 }
 
 bool s2s_lora_adapts(const struct s2s_lora *lora, const char *name)

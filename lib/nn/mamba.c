@@ -118,7 +118,9 @@ void s2s_nn_mamba_init(struct s2s_nn_mamba *layer, const struct s2s_nn_ctx *ctx,
     layer->a_log = add_vector(ctx, "A_log", n, (struct s2s_init){S2S_INIT_LOG_NUMBER, 0});
     layer->skip = add_vector(ctx, "D", n, (struct s2s_init){S2S_INIT_CONSTANT, 1});
     layer->gain = add_vector(ctx, "norm.weight", inner, (struct s2s_init){S2S_INIT_CONSTANT, 1});
-    s2s_nn_linear_init(&layer->out, ctx, "out_proj", o->width, inner, o->bias, S2S_NN_ROW);
+    struct s2s_nn_ctx plain = *ctx;
+    plain.lora = NULL; /* PEFT refuses folders with an adapter of it */
+    s2s_nn_linear_init(&layer->out, &plain, "out_proj", o->width, inner, o->bias, S2S_NN_ROW);
     if (o->out_init > 0)
         layer->out.w->init = (struct s2s_init){S2S_INIT_UNIFORM, o->out_init};
 }

@@ -362,6 +362,7 @@ mesh.cp=4 mesh.cp_comm=p2p | p.yaml model.path=MODELS/nemotron_h_latent optimize
 mesh.cp=2 mesh.cp_comm=a2a mesh.ep=2 | p.yaml model.llm.config=eight.json optimizer.lr=2e-3 data.train=[mute.s2s] data.shuffle=false train.moe_router_bias_update_rate=1e-2
 mesh.tp=2 mesh.cp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.llm.config=eight.json optimizer.lr=2e-3 data.train=[odd.s2s] train.moe_router_bias_update_rate=1e-2
 mesh.cp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | p.yaml model.llm.config=eight.json optimizer.lr=2e-3
+mesh.tp=2 mesh.sequence_parallel=true mesh.cp=2 | p.yaml model.llm.config=eight.json optimizer.lr=2e-2 data.train=[odd.s2s] model.lora.rank=4
 LINES
 }
 

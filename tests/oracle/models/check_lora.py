@@ -32,6 +32,12 @@ FAMILIES = {
     "llama": (transformers.LlamaConfig(**SIZES, tie_word_embeddings=False), ["q_proj", "v_proj", "model.layers.1.mlp.down_proj"]),
     "qwen3": (transformers.Qwen3Config(**SIZES, head_dim=8), ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen3_moe": (transformers.Qwen3MoeConfig(**SIZES, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), ["q_proj", "o_proj"]),
+    # what a run does not clamp transformers does not either
+    "nemotron_h": (transformers.NemotronHConfig(
+        **{k: v for k, v in SIZES.items() if k not in ("num_hidden_layers", "rms_norm_eps")}, head_dim=8, mamba_num_heads=4, mamba_head_dim=8, n_groups=2,
+        ssm_state_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, moe_latent_size=12,
+        layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], time_step_min=1e-30, pad_token_id=None),
+                   ["in_proj", "q_proj", "model.layers.3.mixer.down_proj", "fc1_latent_proj"]),
 }
 
 

@@ -1,6 +1,6 @@
 /*
- * The Mamba2 layer: of sequences that are cut over ranks, which are threads here, and of one that
- * goes on row by row. That it computes what others compute is held by s2s-train probe.
+ * The Mamba2 layer: of sequences that are cut over ranks, which are threads here, and of some that
+ * go on row by row. That it computes what others compute is held by s2s-train probe.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -188,36 +188,50 @@ static void ranks_that_trade_rows_for_heads_equal_one_process(void **state)
     }
 }
 
-/* ---- one sequence that goes on ---- */
+/* ---- sequences that go on ---- */
 
-static void a_sequence_that_goes_on_gives_what_it_gives_at_once(void **state)
+static void *zeros(struct s2s_device *device, size_t bytes)
 {
-    static const int32_t steps[] = {0, 1, 3, 4, 5, 11, 12, 24};
+    void *memory = device->kernels->alloc(&device->queue, bytes);
+    device->kernels->zero(&device->queue, memory, bytes);
+    return memory;
+}
+
+/* Two, which have other steps. */
+static void sequences_that_go_on_give_what_they_give_at_once(void **state)
+{
+    enum { STEPS = 4 };
+    static const int32_t steps[2][STEPS + 1] = {{0, 1, 3, 4, 8}, {0, 5, 6, 15, 16}};
+    static const int32_t begin[] = {0, 8};
     struct layer_run *run = open_layer(2, NULL);
     struct s2s_device *device = run->device;
     void *memory[2];
-    float whole[SLOTS * WIDTH], part[SLOTS * WIDTH];
+    for (int part = 0; part < 2; part++)
+        memory[part] = zeros(device, 2 * s2s_nn_mamba_state_bytes(&run->layer, part));
+    float whole[SLOTS * WIDTH], got[SLOTS * WIDTH];
     run->tape->recording = false;
-    for (int i = 0; i < 2; i++) {
-        const size_t bytes = s2s_nn_mamba_state_bytes(&run->layer, i);
-        memory[i] = device->kernels->alloc(&device->queue, bytes);
-        device->kernels->zero(&device->queue, memory[i], bytes);
-    }
-    const struct s2s_nn_mamba_batch all = {
-        .seqs = s2s_op_seqs(run->tape, (const int32_t[]){0, SLOTS}, 1)};
+    const struct s2s_nn_mamba_batch all = {.seqs = s2s_op_seqs(run->tape, bounds, N_SEQS)};
     s2s_tensor_read(s2s_nn_mamba(run->tape, &run->layer, leaf(run->tape, SLOTS, x0), &all, NULL),
                     whole);
-    for (int i = 0; i < 7; i++) {
-        const int n = steps[i + 1] - steps[i];
-        const struct s2s_nn_mamba_batch some = {
-            .seqs = s2s_op_seqs(run->tape, (const int32_t[]){0, n}, 1)};
-        struct s2s_tensor *x = leaf(run->tape, n, x0 + steps[i] * WIDTH);
-        s2s_tensor_read(s2s_nn_mamba(run->tape, &run->layer, x, &some, memory),
-                        part + steps[i] * WIDTH);
+    for (int i = 0; i < STEPS; i++) {
+        float x[SLOTS * WIDTH], y[SLOTS * WIDTH];
+        int32_t cu[3] = {0};
+        for (int s = 0; s < 2; s++) {
+            const int n = steps[s][i + 1] - steps[s][i];
+            memcpy(x + cu[s] * WIDTH, x0 + (begin[s] + steps[s][i]) * WIDTH,
+                   (size_t)n * WIDTH * sizeof *x);
+            cu[s + 1] = cu[s] + n;
+        }
+        const struct s2s_nn_mamba_batch some = {.seqs = s2s_op_seqs(run->tape, cu, 2)};
+        s2s_tensor_read(
+            s2s_nn_mamba(run->tape, &run->layer, leaf(run->tape, cu[2], x), &some, memory), y);
+        for (int s = 0; s < 2; s++)
+            memcpy(got + (begin[s] + steps[s][i]) * WIDTH, y + cu[s] * WIDTH,
+                   (size_t)(cu[s + 1] - cu[s]) * WIDTH * sizeof *x);
     }
-    close_to("y", part, whole, SLOTS * WIDTH);
-    device->kernels->free(&device->queue, memory[0]);
-    device->kernels->free(&device->queue, memory[1]);
+    close_to("y", got, whole, SLOTS * WIDTH);
+    for (int part = 0; part < 2; part++)
+        device->kernels->free(&device->queue, memory[part]);
     close_layer(run);
 }
 
@@ -243,7 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_trade_rows_for_heads_equal_one_process),
-        cmocka_unit_test(a_sequence_that_goes_on_gives_what_it_gives_at_once),
+        cmocka_unit_test(sequences_that_go_on_give_what_they_give_at_once),
         cmocka_unit_test(heads_and_groups_that_ranks_cannot_share_are_refused),
     };
     s2s_rng_fill_normal(x0, SLOTS * WIDTH, 1, 0, 0, 1);

@@ -8,6 +8,8 @@
 #include "lib/base/mem.h"
 #include "lib/model/model_internal.h"
 
+const char *const s2s_recompute_names[] = {"none", "full", "selective", NULL};
+
 /* ---- the list ---- */
 
 static struct s2s_block *append(struct s2s_model *model, const struct s2s_block *block)
@@ -69,6 +71,7 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
         S2S_BUG("%lld sequences go on; there is room for %lld", (long long)batch->n_seqs,
                 (long long)fwd->decode->n_seqs);
     /* a sequence that goes on has one token at a time */
+    tape->discards = fwd->recompute == S2S_RECOMPUTE_SELECTIVE && !fwd->trace;
     pass->tp = (struct s2s_nn_tp){model->par->tp, model->par->sp && !fwd->decode};
     fwd->n_hidden = model->n_hidden;
     fwd->hidden = s2s_tape_host_alloc(tape, (size_t)model->n_hidden * sizeof *fwd->hidden);
@@ -116,7 +119,7 @@ static bool runs_apart(const struct s2s_pass *pass, const struct s2s_block *bloc
         is_trained(block) ? pass->tape->recording : s2s_tape_needs(pass->tape, block->n_in, in);
     if (fwd->trace)
         return false;
-    return keeps ? block->pure && fwd->recompute : block->pure || hears;
+    return keeps ? block->pure && fwd->recompute == S2S_RECOMPUTE_FULL : block->pure || hears;
 }
 
 /* The tensors before the block become those after it. */

@@ -251,9 +251,11 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     const char *place = tape->layer;
     struct s2s_tensor *h = in[0];
     s2s_tape_layer(tape, "%s.self_attn", place);
+    s2s_tape_lend(tape, true);
     struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
     x = s2s_nn_attention(tape, &layer->attention, x, shared, &cache);
     s2s_tape_layer(tape, "%s.mlp", place);
+    s2s_tape_lend(tape, !layer->sparse);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, &shared->tp, x, shared->load)
                       : s2s_nn_mlp(tape, &layer->mlp, &shared->tp, x);

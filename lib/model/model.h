@@ -101,13 +101,21 @@ struct s2s_model_balance {
     struct s2s_loads *loads; /* NULL, or where counts add up: for over_step, and for biases */
 };
 
+/* What a forward keeps for its backward. */
+enum s2s_recompute {
+    S2S_RECOMPUTE_NONE,      /* all that it reads */
+    S2S_RECOMPUTE_FULL,      /* each layer's input; the layer runs again */
+    S2S_RECOMPUTE_SELECTIVE, /* not what norms and activation functions give to linear maps */
+};
+extern const char *const s2s_recompute_names[]; /* NULL-ended */
+
 /* What is asked of a forward pass, and what came out: tensors of the tape. */
 struct s2s_forward {
-    double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
-    bool want_logits; /* all of [T, V]; otherwise they never exist as a whole */
-    bool want_hits;   /* how many labels are the likeliest token */
-    bool recompute;   /* keep only each layer's input; run the layer again in the backward */
-    bool want_last;   /* logits of the last slot of each sequence alone, [B, V] (generation) */
+    double seed;                  /* factor of the loss in the gradient: 1/N of the global batch */
+    bool want_logits;             /* all of [T, V]; otherwise they never exist as a whole */
+    bool want_hits;               /* how many labels are the likeliest token */
+    enum s2s_recompute recompute; /* what is computed again in the backward */
+    bool want_last; /* logits of the last slot of each sequence alone, [B, V] (generation) */
     struct s2s_decode *decode; /* NULL, or what sequences have seen so far: sequence s of the batch
                                   goes on with number s, on a tape that does not record */
     struct s2s_encoder_trace *trace;         /* NULL, or to be filled in */

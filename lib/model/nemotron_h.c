@@ -453,6 +453,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     const struct layer *layer = ctx->block->impl;
     const char *place = tape->layer;
     s2s_tape_layer(tape, "%s.mixer", place);
+    s2s_tape_lend(tape, layer->kind != EXPERTS);
     struct s2s_tensor *x = mix(tape, layer, ctx, s2s_nn_rmsnorm(tape, &layer->norm, in[0]));
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, in[0]);

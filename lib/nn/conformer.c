@@ -236,23 +236,27 @@ void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const i
 static struct s2s_tensor *feed_forward(struct s2s_tape *tape, const struct s2s_nn_linear ff[2],
                                        struct s2s_tensor *x, const struct s2s_nn_tp *tp)
 {
-    x = s2s_nn_enter(tape, tp, x);
-    x = s2s_op_glu(tape, s2s_nn_linear(tape, &ff[0], x), NULL, S2S_ACT_SILU);
-    return s2s_nn_linear_leave(tape, &ff[1], tp, x);
+    struct s2s_tensor *inner = s2s_nn_linear(tape, &ff[0], s2s_nn_enter(tape, tp, x));
+    s2s_tape_discard(tape, x);
+    s2s_tape_lend(tape, true);
+    inner = s2s_op_glu(tape, inner, NULL, S2S_ACT_SILU);
+    s2s_tape_lend(tape, false);
+    return s2s_nn_linear_leave(tape, &ff[1], tp, inner);
 }
 
 static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
                                  struct s2s_tensor *x, const struct s2s_nn_clips *clips)
 {
-    x = s2s_nn_enter(tape, &clips->tp, x);
+    struct s2s_tensor *inside = s2s_nn_enter(tape, &clips->tp, x);
     struct s2s_relattention_inputs in = {
-        .q = s2s_nn_linear(tape, &layer->q, x),
-        .k = s2s_nn_linear(tape, &layer->k, x),
-        .value = s2s_nn_linear(tape, &layer->value, x),
+        .q = s2s_nn_linear(tape, &layer->q, inside),
+        .k = s2s_nn_linear(tape, &layer->k, inside),
+        .value = s2s_nn_linear(tape, &layer->value, inside),
         .p = s2s_nn_linear(tape, &layer->relative_k, clips->positions),
         .u = layer->u->tensor,
         .v = layer->v->tensor,
     };
+    s2s_tape_discard(tape, x);
     x = s2s_op_relattention(tape, &in, &clips->seqs);
     return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);
 }
@@ -267,8 +271,10 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
                                  .eps = NORM_EPS,
                                  .momentum = S2S_NN_BATCH_MOMENTUM,
                                  .batch = clips->batch_stats};
-    x = s2s_nn_enter(tape, &clips->tp, x);
-    x = s2s_op_glu_halves(tape, pointwise(tape, x, layer->point1_w, layer->point1_b));
+    struct s2s_tensor *both =
+        pointwise(tape, s2s_nn_enter(tape, &clips->tp, x), layer->point1_w, layer->point1_b);
+    s2s_tape_discard(tape, x);
+    x = s2s_op_glu_halves(tape, both);
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->to_padded);
     x = s2s_op_dwconv(tape, x, layer->depth_w->tensor, value_of(layer->depth_b),
@@ -294,18 +300,22 @@ struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_c
     struct s2s_nn_conformer_parts out;
     const char *place = tape->layer;
     s2s_tape_layer(tape, "%s.feed_forward1", place);
+    s2s_tape_lend(tape, true);
     struct s2s_tensor *x = s2s_op_layernorm(tape, h, layer->norm_ff1.gain->tensor,
                                             layer->norm_ff1.bias->tensor, NORM_EPS);
     out.ff1 = feed_forward(tape, layer->ff1, x, &clips->tp);
     out.ff1->kept |= parts != NULL;
+    s2s_tape_lend(tape, true);
     x = add_norm(tape, &layer->norm_attention, &h, 0.5f, out.ff1);
     s2s_tape_layer(tape, "%s.self_attn", place);
     out.attention = attend(tape, layer, x, clips);
     out.attention->kept |= parts != NULL;
+    s2s_tape_lend(tape, true);
     x = add_norm(tape, &layer->norm_conv, &h, 1, out.attention);
     s2s_tape_layer(tape, "%s.conv", place);
     out.conv = convolve(tape, layer, x, clips);
     out.conv->kept |= parts != NULL;
+    s2s_tape_lend(tape, true);
     x = add_norm(tape, &layer->norm_ff2, &h, 1, out.conv);
     s2s_tape_layer(tape, "%s.feed_forward2", place);
     out.ff2 = feed_forward(tape, layer->ff2, x, &clips->tp);

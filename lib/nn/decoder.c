@@ -171,5 +171,8 @@ struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *la
     const int skip = layer->gate.w ? 0 : 1;
     struct s2s_tensor *in[2] = {NULL, NULL};
     s2s_nn_linear_enter(tape, tp, x, 2 - skip, maps + skip, in);
-    return s2s_nn_linear_leave(tape, &layer->down, tp, s2s_op_glu(tape, in[0], in[1], layer->act));
+    s2s_tape_lend(tape, true);
+    x = s2s_op_glu(tape, in[0], in[1], layer->act);
+    s2s_tape_lend(tape, false);
+    return s2s_nn_linear_leave(tape, &layer->down, tp, x);
 }

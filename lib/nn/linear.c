@@ -141,9 +141,10 @@ void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, stru
 {
     struct s2s_tensor *w[S2S_NN_MAPS] = {NULL}, *b[S2S_NN_MAPS] = {NULL};
     if (!tp->sp) {
-        x = s2s_nn_enter(tape, tp, x);
+        struct s2s_tensor *inside = s2s_nn_enter(tape, tp, x);
         for (int i = 0; i < n; i++)
-            out[i] = s2s_nn_linear(tape, layers[i], x);
+            out[i] = s2s_nn_linear(tape, layers[i], inside);
+        s2s_tape_discard(tape, x);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -153,17 +154,22 @@ void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, stru
     s2s_op_gather_linear(tape, x, tp->group, n, w, b, out);
     for (int i = 0; i < n; i++)
         out[i] = adapt(tape, layers[i], x, out[i], tp);
+    s2s_tape_discard(tape, x);
 }
 
 struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                        const struct s2s_nn_tp *tp, struct s2s_tensor *x)
 {
-    if (s2s_group_size(tp->group) == 1)
-        return s2s_nn_linear(tape, layer, x);
     struct s2s_tensor *y, *w = layer->w->tensor;
+    if (s2s_group_size(tp->group) == 1) {
+        y = s2s_nn_linear(tape, layer, x);
+        s2s_tape_discard(tape, x);
+        return y;
+    }
     if (tp->sp && !layer->lora_a)
         y = s2s_op_linear_scatter(tape, x, w, tp->group);
     else
         y = s2s_nn_leave(tape, tp, adapt(tape, layer, x, s2s_op_linear(tape, x, w, NULL), NULL));
+    s2s_tape_discard(tape, x);
     return layer->b ? s2s_op_add_bias(tape, y, layer->b->tensor) : y;
 }

@@ -75,7 +75,8 @@ void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *c
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x);
 enum { S2S_NN_MAPS = 3 };
-/* n of up to S2S_NN_MAPS COLUMN maps of x, which begins a region: out[i] of layers[i]. */
+/* n of up to S2S_NN_MAPS COLUMN maps of x, which begins a region: out[i] of layers[i]. Discards an
+ * x that was lent, as s2s_nn_linear_leave does. */
 void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, struct s2s_tensor *x,
                          int n, const struct s2s_nn_linear *const *layers, struct s2s_tensor **out);
 /* Of a ROW map, which ends a region: y leaves it. */

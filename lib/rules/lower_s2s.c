@@ -58,7 +58,7 @@ static const struct rules_map map[] = {
     {"time_width", "train.spec_augment.time_width", "number", "0"},
     {"token_dropout", "train.token_dropout", "number", "0"},
     {"seed", "seed", "int", "0"},
-    {"recompute", "train.recompute", "bool", "false"},
+    {"recompute", "train.recompute", "any", "false"},
     {"timeout", "mesh.timeout_s", "number", "600"},
     {"placeholder", "model.placeholder_id", "int", "0"},
     {"run", "run", "text", ""},

@@ -37,7 +37,8 @@ void tensor_zero(struct s2s_tape *tape, struct s2s_tensor *tensor)
 
 bool tensor_is_free(const struct s2s_tensor *x)
 {
-    return !x->kept && !x->consumed && !x->param && !x->root && x->row_stride == s2s_tensor_cols(x);
+    return !x->kept && !x->consumed && !x->param && !x->root && !x->lent &&
+           x->row_stride == s2s_tensor_cols(x);
 }
 
 struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *x)
@@ -53,9 +54,19 @@ struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *
     return y;
 }
 
+struct s2s_tensor *tensor_share(struct s2s_tape *tape, struct s2s_tensor *x)
+{
+    struct s2s_tensor *y = tensor_alias(tape, x);
+    if (x->lent) {
+        y->next_alias = x->next_alias;
+        x->next_alias = y;
+    }
+    return y;
+}
+
 struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x)
 {
-    if (x->kept || (x->root && x->root->kept) || x->consumed || x->param)
+    if (x->kept || (x->root && x->root->kept) || x->consumed || x->param || x->lent)
         S2S_BUG("%s: the memory of a tensor that is still read is taken over", tape->layer);
     struct s2s_tensor *y = tensor_alias(tape, x);
     x->consumed = true;
@@ -373,6 +384,22 @@ struct s2s_tensor *s2s_op_scale(struct s2s_tape *tape, float alpha, struct s2s_t
 
 /* ---- act(gate) up ---- */
 
+static void glu_forward(struct s2s_tape *tape, const struct s2s_tensor *gate,
+                        const struct s2s_tensor *up, const struct s2s_tensor *y, enum s2s_act act)
+{
+    tensor_k(tape)->glu(tensor_queue(tape), &(struct s2s_k_glu){.gate = s2s_tensor_mat(gate),
+                                                                .up = s2s_tensor_mat(up),
+                                                                .y = s2s_tensor_mat(y),
+                                                                .rows = s2s_tensor_rows(gate),
+                                                                .cols = s2s_tensor_cols(gate),
+                                                                .act = act});
+}
+
+static void glu_again(struct s2s_tape *tape, struct s2s_node *node)
+{
+    glu_forward(tape, node->in[0], node->in[1], node->out[0], *(enum s2s_act *)node->saved);
+}
+
 static void glu_backward(struct s2s_tape *tape, struct s2s_node *node)
 {
     struct s2s_k_glu_backward args = {.gate = s2s_tensor_mat(node->in[0]),
@@ -393,18 +420,16 @@ struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, st
     tensor_check(tape, "glu", gate, -1, -1);
     if (up)
         tensor_check(tape, "glu", up, rows, cols);
-    struct s2s_tensor *y = s2s_tape_tensor(tape, gate->dtype, gate->n_dims, gate->shape);
-    tensor_k(tape)->glu(tensor_queue(tape), &(struct s2s_k_glu){.gate = s2s_tensor_mat(gate),
-                                                                .up = s2s_tensor_mat(up),
-                                                                .y = s2s_tensor_mat(y),
-                                                                .rows = rows,
-                                                                .cols = cols,
-                                                                .act = act});
     struct s2s_tensor *ins[] = {gate, up};
-    if (s2s_tape_needs(tape, 2, ins)) {
+    const bool record = s2s_tape_needs(tape, 2, ins);
+    struct s2s_tensor *y = tensor_output(tape, gate, record);
+    glu_forward(tape, gate, up, y, act);
+    if (record) {
         enum s2s_act *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        struct s2s_node *node = s2s_tape_push(tape, "glu", glu_backward, 2, ins, 1, &y);
         *saved = act;
-        s2s_tape_push(tape, "glu", glu_backward, 2, ins, 1, &y)->saved = saved;
+        node->saved = saved;
+        node->again = glu_again;
     }
     return y;
 }

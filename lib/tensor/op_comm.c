@@ -84,7 +84,7 @@ struct s2s_tensor *s2s_op_copy_to_group(struct s2s_tape *tape, struct s2s_tensor
     if (alone(tape, x, group) || !s2s_tape_needs(tape, 1, &x))
         return x;
     /* the same values, but a gradient of its own */
-    struct s2s_tensor *y = tensor_alias(tape, x);
+    struct s2s_tensor *y = tensor_share(tape, x);
     y->kept = true;
     record(tape, "copy_to_group", copy_to_group_backward, x, y, group);
     return y;

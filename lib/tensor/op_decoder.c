@@ -11,8 +11,23 @@
 
 struct rmsnorm_saved {
     float *rstd;
-    float gain_offset;
+    float eps, gain_offset;
 };
+
+/* y from the sum, which is kept */
+static void rmsnorm_again(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct rmsnorm_saved *saved = node->saved;
+    const struct s2s_tensor *h = node->in[1] ? node->out[1] : node->in[0];
+    tensor_k(tape)->rmsnorm(tensor_queue(tape),
+                            &(struct s2s_k_rmsnorm){.x = s2s_tensor_mat(h),
+                                                    .y = s2s_tensor_mat(node->out[0]),
+                                                    .gain = node->in[2]->data,
+                                                    .rows = s2s_tensor_rows(h),
+                                                    .cols = s2s_tensor_cols(h),
+                                                    .eps = saved->eps,
+                                                    .gain_offset = saved->gain_offset});
+}
 
 /* node: in x, residual (or NULL), gain; out y, sum (only with a residual) */
 static void rmsnorm_backward(struct s2s_tape *tape, struct s2s_node *node)
@@ -59,9 +74,9 @@ static struct s2s_tensor *norm_rows(struct s2s_tape *tape, struct s2s_tensor **s
     int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
     tensor_check(tape, "rmsnorm", x, -1, -1);
     tensor_check(tape, "rmsnorm", gain, 1, cols);
-    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape)};
     struct s2s_tensor *ins[] = {x, residual, gain};
     bool record = s2s_tape_needs(tape, 3, ins);
+    struct s2s_tensor *out[2] = {tensor_output(tape, x, record)};
     if (residual) {
         tensor_check(tape, "rmsnorm", residual, rows, cols);
         out[1] = tensor_is_free(x) ? tensor_take_over(tape, x)
@@ -82,9 +97,11 @@ static struct s2s_tensor *norm_rows(struct s2s_tape *tape, struct s2s_tensor **s
     tensor_k(tape)->rmsnorm(tensor_queue(tape), &args);
     if (record) {
         struct rmsnorm_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
-        *saved = (struct rmsnorm_saved){args.rstd, gain_offset};
-        s2s_tape_push(tape, "rmsnorm", rmsnorm_backward, 3, ins, residual ? 2 : 1, out)->saved =
-            saved;
+        struct s2s_node *node =
+            s2s_tape_push(tape, "rmsnorm", rmsnorm_backward, 3, ins, residual ? 2 : 1, out);
+        *saved = (struct rmsnorm_saved){args.rstd, eps, gain_offset};
+        node->saved = saved;
+        node->again = rmsnorm_again;
     }
     if (sum)
         *sum = out[1];

@@ -122,8 +122,24 @@ struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, st
 /* ---- layer norm ---- */
 
 struct layernorm_saved {
-    float *stats, alpha;
+    float *stats, alpha, eps;
 };
+
+/* y from the sum, which is kept */
+static void layernorm_again(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct layernorm_saved *saved = node->saved;
+    const struct s2s_tensor *h = node->in[1] ? node->out[1] : node->in[0];
+    tensor_k(tape)->layernorm(tensor_queue(tape),
+                              &(struct s2s_k_layernorm){.x = s2s_tensor_mat(h),
+                                                        .y = s2s_tensor_mat(node->out[0]),
+                                                        .gain = node->in[2]->data,
+                                                        .bias = node->in[3]->data,
+                                                        .rows = s2s_tensor_rows(h),
+                                                        .cols = s2s_tensor_cols(h),
+                                                        .alpha = 1,
+                                                        .eps = saved->eps});
+}
 
 /* node: in x, residual (or NULL), gain, bias; out y, sum (only with a residual) */
 static void layernorm_backward(struct s2s_tape *tape, struct s2s_node *node)
@@ -163,9 +179,9 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
     tensor_check(tape, "layernorm", x, -1, -1);
     tensor_check(tape, "layernorm", gain, 1, cols);
     tensor_check(tape, "layernorm", bias, 1, cols);
-    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, x->dtype, x->n_dims, x->shape)};
     struct s2s_tensor *ins[] = {x, residual, gain, bias};
     bool record = s2s_tape_needs(tape, 4, ins);
+    struct s2s_tensor *out[2] = {tensor_output(tape, x, record)};
     if (residual) {
         tensor_check(tape, "layernorm", residual, rows, cols);
         out[1] = tensor_is_free(x) ? tensor_take_over(tape, x)
@@ -187,9 +203,11 @@ struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor
     tensor_k(tape)->layernorm(tensor_queue(tape), &args);
     if (record) {
         struct layernorm_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
-        *saved = (struct layernorm_saved){args.stats, alpha};
-        s2s_tape_push(tape, "layernorm", layernorm_backward, 4, ins, residual ? 2 : 1, out)->saved =
-            saved;
+        struct s2s_node *node =
+            s2s_tape_push(tape, "layernorm", layernorm_backward, 4, ins, residual ? 2 : 1, out);
+        *saved = (struct layernorm_saved){args.stats, alpha, eps};
+        node->saved = saved;
+        node->again = layernorm_again;
     }
     if (sum)
         *sum = out[1];

@@ -65,8 +65,10 @@ void s2s_tape_reset(struct s2s_tape *tape)
         for (int i = 0; i < node->n_in; i++)
             if (node->activations & 1u << i)
                 drop_grad(node->in[i]);
-        for (int i = 0; i < node->n_out; i++)
+        for (int i = 0; i < node->n_out; i++) {
             drop_grad(node->out[i]);
+            tensor_give_back(node->out[i]);
+        }
     }
     tensor_tape_forget(tape);
 }
@@ -255,6 +257,7 @@ struct s2s_node *s2s_tape_push(struct s2s_tape *tape, const char *op,
     for (int i = 0; i < n_out; i++) {
         node->out[i] = out[i];
         out[i]->needs_grad = true;
+        out[i]->maker = out[i]->lent ? node : NULL;
     }
     node->prev = tape->last;
     if (tape->last)
@@ -427,8 +430,10 @@ void s2s_tape_backward(struct s2s_tape *tape)
         tape->layer = node->layer;
         if (reached(tape, node))
             node->backward(tape, node);
-        for (int i = 0; i < node->n_out; i++)
+        for (int i = 0; i < node->n_out; i++) {
             drop_grad(node->out[i]);
+            tensor_give_back(node->out[i]);
+        }
     }
 }
 
@@ -462,8 +467,8 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
     for (struct s2s_node *node = tape->first; node; node = node->next)
         for (int i = 0; i < node->n_out; i++) {
             struct s2s_tensor *t = node->out[i];
-            if (t->dtype != S2S_F32 && t->dtype != S2S_BF16)
-                continue;
+            if ((t->dtype != S2S_F32 && t->dtype != S2S_BF16) || !t->data)
+                continue; /* what was discarded shows in its readers */
             struct s2s_k_reduce args = {.x = s2s_tensor_mat(t),
                                         .rows = s2s_tensor_rows(t),
                                         .cols = s2s_tensor_cols(t),

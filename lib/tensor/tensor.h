@@ -30,6 +30,7 @@
 #include "lib/tensor/par.h"
 
 struct s2s_error;
+struct s2s_node;
 struct s2s_param;
 struct s2s_running;
 
@@ -46,11 +47,14 @@ struct s2s_tensor {
     bool grad_written; /* the gradient holds something: the next writer adds */
     bool consumed;     /* an operation took over its memory, which must not be read any more */
     bool kept;         /* a backward reads it: its memory stays as it is */
+    bool lent;         /* its memory is the pool's: see s2s_tape_lend */
     bool is_loss;      /* a backward begins here: its seed is in the operation that made it */
     struct s2s_tensor *grad; /* NULL before its first writer; same shape; of a parameter F32, else
                                 of the tensor's dtype */
     struct s2s_tensor *root; /* whose memory and gradient this view shares; NULL: its own */
     struct s2s_tensor *parts, *next_part; /* column views whose gradients are columns of its own */
+    struct s2s_node *maker;               /* of a lent one */
+    struct s2s_tensor *next_alias;        /* of a lent one: others over its memory */
     struct s2s_param *param;              /* whose value this is, or NULL */
 };
 
@@ -81,6 +85,8 @@ struct s2s_tape;
 struct s2s_node {
     const char *op, *layer;
     void (*backward)(struct s2s_tape *tape, struct s2s_node *node);
+    void (*again)(struct s2s_tape *tape, struct s2s_node *node); /* computes out[0] once more into
+                                                                    its memory; NULL: cannot */
     struct s2s_tensor *in[S2S_NODE_INPUTS], *out[S2S_NODE_OUTPUTS];
     int n_in, n_out;
     unsigned activations; /* bit i: in[i] is no parameter (which may be gone before the tape) */
@@ -99,6 +105,8 @@ struct s2s_tape {
     struct s2s_running
         *running;   /* of the step, which moves them; NULL: they move in the backward */
     bool recording; /* false: inference, nothing is kept for a backward */
+    bool discards;  /* lent tensors are computed again in the backward */
+    bool lends;     /* the next operation that can be computed again has a lent output */
 };
 
 /* Gives: s2s_tape_free. */
@@ -201,6 +209,17 @@ typedef void s2s_tape_fn(struct s2s_tape *tape, void *ctx, struct s2s_tensor *co
 void s2s_tape_segment(struct s2s_tape *tape, s2s_tape_fn *fn, void *ctx, int n_in,
                       struct s2s_tensor *const *in, int n_out, struct s2s_tensor **out,
                       bool trained);
+
+/*
+ * Recomputation of what costs memory and little time: between s2s_tape_lend(tape, true) and a
+ * reader that takes it over (s2s_nn_linear_enter and _leave), the output of one norm or activation
+ * function stands in memory of the pool. s2s_tape_discard, after the last operation that reads it
+ * and reads it by its node alone, gives the memory back; before the backward of these it is
+ * computed again. Both are nothing where tape->discards is not set. s2s_tape_lend returns what was
+ * set before.
+ */
+bool s2s_tape_lend(struct s2s_tape *tape, bool lends);
+void s2s_tape_discard(struct s2s_tape *tape, struct s2s_tensor *tensor);
 
 /* A place that a backward comes to when it has gone back over all that was recorded after it, also
  * where no gradient flows: calls passed(ctx, at). Nothing on a tape that does not record. */

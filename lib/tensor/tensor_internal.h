@@ -37,6 +37,13 @@ bool tensor_is_free(const struct s2s_tensor *x);
 struct s2s_tensor *tensor_take_over(struct s2s_tape *tape, struct s2s_tensor *x);
 /* Another tensor over the memory of x, with a gradient of its own. */
 struct s2s_tensor *tensor_alias(struct s2s_tape *tape, const struct s2s_tensor *x);
+/* An output of like's shape and dtype: lent where the tape lends and the operation is recorded; its
+ * node then sets `again`. */
+struct s2s_tensor *tensor_output(struct s2s_tape *tape, const struct s2s_tensor *like, bool record);
+/* Gives the memory of a lent tensor back; nothing of another one. */
+void tensor_give_back(struct s2s_tensor *tensor);
+/* The same, which a lent x takes along when it is computed again somewhere else. */
+struct s2s_tensor *tensor_share(struct s2s_tape *tape, struct s2s_tensor *x);
 /* Sum of a device vector into a F64 scalar of the tape. */
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n);
 

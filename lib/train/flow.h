@@ -62,7 +62,8 @@ struct s2s_flow_options {
     struct s2s_pack *const *packs; /* [n_packs], each a microbatch */
     int64_t n_packs;
     double seed; /* of struct s2s_forward, as what follows */
-    bool recompute, want_hits;
+    enum s2s_recompute recompute;
+    bool want_hits;
     const struct s2s_model_balance *balance;
     bool forward_only;
     bool records;                /* what is computed is recorded, also if no backward follows */

@@ -247,6 +247,23 @@ static int read_balance(struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
+/* One of three words; true is full. */
+static int read_recompute(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *node = s2s_conf_find(r->conf, "train.recompute");
+    bool full;
+    int choice = 0, rc;
+    if (node && node->kind == S2S_CONF_BOOL) {
+        rc = s2s_conf_get_bool(&full, r->conf, "train.recompute", err);
+        choice = full ? S2S_RECOMPUTE_FULL : S2S_RECOMPUTE_NONE;
+    } else {
+        rc = s2s_conf_get_choice_or(&choice, r->conf, "train.recompute", s2s_recompute_names, 0,
+                                    err);
+    }
+    r->recompute = (enum s2s_recompute)choice;
+    return rc;
+}
+
 static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *c = r->conf;
@@ -274,8 +291,7 @@ static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
     int rc = s2s_conf_get_f64_or(&r->max_seconds, c, "train.max_seconds", 0, err);
     if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->resume, c, "checkpoint.resume", true, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&r->async_save, c, "checkpoint.async_save", false, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&r->recompute, c, "train.recompute", false, err)) < 0 ||
-        (rc = read_precision(r, err)) < 0)
+        (rc = read_recompute(r, err)) < 0 || (rc = read_precision(r, err)) < 0)
         return rc;
     if (!(r->max_seconds >= 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.max_seconds"),

@@ -64,7 +64,7 @@ struct s2s_recipe {
     double max_seconds;
     int64_t packs_per_step, packs_per_microbatch, eval_every, log_every;
     bool augment;
-    bool recompute;
+    enum s2s_recompute recompute;
     enum s2s_dtype dtype;             /* of activations and of the weights that layers use */
     struct s2s_model_balance balance; /* factors of losses of mixtures of experts; 0: none */
     double bias_rate;                 /* of the biases of their routers; 0: they stay */

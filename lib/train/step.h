@@ -34,7 +34,7 @@ struct s2s_side {
     struct s2s_arena results;         /* device memory of the next */
     double *squares;                  /* [S2S_CLASSES] of the gradients */
     struct s2s_model_balance balance; /* of mixtures of experts; factors of 0: nothing is asked */
-    bool recompute;
+    enum s2s_recompute recompute;
 };
 
 struct s2s_side_options {
@@ -43,7 +43,8 @@ struct s2s_side_options {
     const struct s2s_stages *stages;  /* of the model, on the layout's pp; NULL: all is here */
     struct s2s_model_balance balance; /* factors; losses and loads are the side's */
     double bias_rate; /* of the biases of routers' choices, after each step; 0: they stay */
-    bool recompute, batch_norm_batch;
+    enum s2s_recompute recompute;
+    bool batch_norm_batch;
 };
 
 /* Over a finished registry and its optimizer, all kept, as layout and stages: ends with

@@ -453,7 +453,7 @@ EOF
     for set in 'data.eval=[a.s2s]' train.recompute=x seed=-1 mesh.timeout_s=0 model.llm.freeze=true \
         train.token_dropout=2 schedule={name:\ cosine,warmup_steps:\ 5}; do
         exits 1 s2s-check --set "+$set" bare.yaml
-        says "$(case $set in data*) echo 'expected a map, found a list' ;; train.r*) echo 'expected true or false' ;; *) echo error: ;; esac)"
+        says "$(case $set in data*) echo 'expected a map, found a list' ;; train.r*) echo "recompute 'x' is none that s2s-train has" ;; *) echo error: ;; esac)"
     done
 }
 

@@ -87,6 +87,13 @@ mesh.tp=4 mesh.sequence_parallel=true | r.yaml model.llm.config=bias.json model.
 LINES
 }
 
+@test "what is computed again on a mesh is what was computed" {
+    equal <<'LINES'
+mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params train.recompute=selective | r.yaml
+mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=selective | r.yaml model.lora={"rank":4}
+LINES
+}
+
 @test "adapters: cut with their maps, beside a base that stands still" {
     lora='model.lora={"rank":4,"alpha":16}'
     equal <<LINES

@@ -422,6 +422,27 @@ ended() {
     close_logs single again
 }
 
+@test "what is computed again has the same bytes, of any layer and in any precision" {
+    make_speech
+    models=$ROOT/tests/oracle/models
+    while read -r recipe what; do
+        for how in none selective full; do
+            # shellcheck disable=SC2086
+            s2s-train $recipe -q -j1 run=$how train.steps=3 train.recompute=$how $what
+        done
+        alike "$(bits none 3)" "$(bits selective 3)"
+        alike "$(bits none 3)" "$(bits full 3)"
+        rm -r none selective full
+    done <<LINES
+r.yaml train.precision=bf16-mixed
+r.yaml model={"path":"$models/gemma1"} data.eval={}
+r.yaml model={"path":"$models/qwen3_moe"} data.eval={}
+r.yaml model={"path":"$models/nemotron_h"} data.eval={}
+s.yaml data.eval={} model.encoder.batch_norm=batch
+s.yaml data.eval={} model.lora={"rank":2} train.precision=bf16-mixed
+LINES
+}
+
 @test "NaN stops the run with step, layer and samples named, and the checkpoint before is good" {
     s2s-train r.yaml run=good train.steps=5
     s2s-ckpt convert -q --to hf good/checkpoints model

@@ -56,7 +56,7 @@ static const char doc[] =
     "it.\n"
     "\n"
     "Examples:\n"
-    "  s2s-train plan recipe.yaml train.recompute=true\n"
+    "  s2s-train plan recipe.yaml train.recompute=selective\n"
     "  s2s-train plan config.json --tokens 8192 --world-size 64 --json\n"
     "  s2s-train plan config.json --mesh tp=2,pp=2,dp=4 --format svg -o mesh.svg\n"
     "\n"

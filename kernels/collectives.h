@@ -57,7 +57,8 @@ struct s2s_collectives {
 
     /* A new communicator's name, which one rank makes for all. */
     int (*make_id)(char id[S2S_LINK_ID_BYTES]);
-    /* Collective over the ranks, waits for all. One rank needs no id. Gives: close. */
+    /* Collective over the ranks, waits for all. id NULL: one rank, which needs no library. Gives:
+     * close. */
     int (*open)(struct s2s_link **link, struct s2s_queue *queue, const char *id, int n_ranks,
                 int rank);
     void (*close)(struct s2s_link *link); /* collective; waits for what was issued */

@@ -326,7 +326,7 @@ static int link_open(struct s2s_link **out, struct s2s_queue *queue, const char 
     link->rank = rank;
     link->before = rt_event_new();
     int rc = link->before ? rt_stream_new_beside(&link->beside) : NO_MEMORY;
-    if (rc == 0 && n_ranks > 1)
+    if (rc == 0 && id)
         rc = connect(link, id);
     if (rc)
         return rc; /* what is half made may not be closed; the job ends */

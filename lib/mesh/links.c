@@ -127,7 +127,8 @@ const struct s2s_group_ops *mesh_link_open(struct s2s_comm *comm)
         fail(link, "new link", status);
     s2s_comm_broadcast(comm, id, sizeof id, S2S_U8, 0);
     const int64_t ticket = comm->size > 1 ? mesh_enter(comm, "new link", 0) : 0;
-    status = library(mesh)->open(&link->link, mesh->links->queue, id, comm->size, comm->rank);
+    status = library(mesh)->open(&link->link, mesh->links->queue, comm->size > 1 ? id : NULL,
+                                 comm->size, comm->rank);
     if (status)
         fail(link, "new link", status);
     mesh_leave(mesh, ticket);

@@ -120,9 +120,10 @@ __global__ void __launch_bounds__(PREPARE_THREADS) merge_kernel(const struct mer
     const float l = off + logf(expf(x - off) + expf(y - off));
     const float keep = top == -INFINITY ? 1 : expf(x - l),
                 take = expf(y - (top == -INFINITY ? 0 : l));
+    const int64_t row = i / a.n_heads, first = (i - row * a.n_heads) * a.dim;
     __syncwarp();
     for (int c = lane; c < a.dim; c += 32) {
-        const int64_t col = i % a.n_heads * a.dim + c, row = i / a.n_heads;
+        const int64_t col = first + c;
         const float was = cuda_get(a.o, row, col), other = cuda_get(a.part, row, col);
         cuda_put(a.o, row, col, keep * was + take * other);
     }

@@ -8,7 +8,7 @@ static void run_bf16(struct s2s_queue *queue, const struct att_backward *b)
     switch (att_width(b->p.dim)) {
     case 64:
         return b->p.is_short ? att_keys_run<P, 64, 4, 1, 64, 64, true>(queue, b)
-                             : att_keys_run<P, 64, 4, 2, 64, 64, true>(queue, b);
+                             : att_keys_run<P, 64, 4, 2, 64, 32, true>(queue, b);
     case 96:
         return att_keys_run<P, 96, 4, 1, 64, 64, true>(queue, b);
     case 128:

@@ -36,9 +36,9 @@ struct keys_walk {
     keys_step steps[4];
     const s2s_span *spans;
     s2s_span span;
-    int head, last_head, s, first_s, end_s; /* spans of the group */
-    int at, end, i, end_i;                  /* of the keys; of the span's queries */
-    int window, keys, queries;              /* in a tile */
+    int kv, head, last_head, s, first_s, end_s; /* spans of the group */
+    int at, end, i, end_i;                      /* of the keys; of the span's queries */
+    int window, keys, queries;                  /* in a tile */
 };
 
 static __device__ __noinline__ void walk_into_span(keys_walk *w)
@@ -82,6 +82,7 @@ static __device__ __forceinline__ void start_walk(const att_backward &b, keys_wa
     for (int s = w->first_s; s < w->end_s; s++)
         if (b.p.spans[s].nk > 0)
             w->end = max(w->end, b.p.spans[s].k0 + b.p.spans[s].nk);
+    w->kv = kv;
     w->head = kv * b.p.n_rep;
     w->last_head = w->head + b.p.n_rep - 1;
     walk_into_span(w);
@@ -162,7 +163,6 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
     const int rank = (int)(blockIdx.x / (unsigned)n_kv);
     if (rank >= *b.keys.n)
         return;
-    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * M * 16;
     if (threadIdx.x == 0)
         start_walk(b, walk, b.keys.work[rank], kv, S::KEYS, S::N);
     __syncthreads();
@@ -177,9 +177,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
 
     float dk[S::WANTS & WANTS_DK ? M : 1][S::D / 8][4] = {};
     float dv[S::WANTS & WANTS_DV ? M : 1][S::D / 8][4] = {};
-    const float c = b.p.scale * att_log2e;
-    const att_lane k_lane = att_lane_tall<Shape>(shared_addr(k_tile + row * S::ROW));
-    const att_lane v_lane = att_lane_tall<Shape>(shared_addr(v_tile + row * S::ROW));
+    const int first = (int)threadIdx.x / 32 * M * 16; /* row of the warp */
+    const att_lane k_lane = att_lane_tall<Shape>(shared_addr(k_tile + first * S::ROW));
+    const att_lane v_lane = att_lane_tall<Shape>(shared_addr(v_tile + first * S::ROW));
     for (int t = 0;; t++) {
         const keys_step *const step = &walk->steps[t % 4], *const next = &walk->steps[(t + 1) % 4];
         char *const q_tile = stages + t % 2 * S::STAGE, *const o_tile = q_tile + S::N * S::ROW;
@@ -196,15 +196,17 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
         if (threadIdx.x == 0)
             walk_on(walk, &walk->steps[(t + 2) % 4]);
         __syncwarp();
+        const int id = (int)opaque(threadIdx.x); /* not kept from tile to tile */
+        const int lane = id % 32, row = id / 32 * M * 16;
         const att_lane q_lane = att_lane_wide<Shape>(shared_addr(q_tile));
         const att_lane o_lane = att_lane_wide<Shape>(shared_addr(o_tile));
-#pragma unroll
+#pragma unroll 1
         for (int part = 0; part < S::N; part += C) {
             const int seen = sees(b.p, step, step->i + part, C, step->j + row, M * 16);
             if (seen == 0)
                 continue;
             float s[M][C / 8][4] = {};
-            att_times_rows<P, S::D>(s, k_lane, att_below<Shape>(q_lane, part));
+            att_times_rows<P, S::D>(s, att_anew(k_lane), att_below<Shape>(q_lane, part));
             if (seen == 1)
 #pragma unroll
                 for (int m = 0; m < M; m++)
@@ -217,13 +219,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
                 for (int m = 0; m < M; m++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        s[m][n][e] = exp2_fast(s[m][n][e] * c - (e % 2 ? l.y : l.x));
+                        s[m][n][e] = exp2_fast(s[m][n][e] * b.p.scale_log2 - (e % 2 ? l.y : l.x));
             }
             if constexpr ((S::WANTS & WANTS_DV) != 0)
                 att_times_columns<P, S::D>(dv, s, att_below<Shape>(Across::of(o_tile), part));
             if constexpr ((S::WANTS & WANTS_DK) != 0) {
                 float dp[M][C / 8][4] = {};
-                att_times_rows<P, S::D>(dp, v_lane, att_below<Shape>(o_lane, part));
+                att_times_rows<P, S::D>(dp, att_anew(v_lane), att_below<Shape>(o_lane, part));
 #pragma unroll
                 for (int n = 0; n < C / 8; n++) {
                     const float2 d = *(const float2 *)(delta + part + n * 8 + lane % 4 * 2);
@@ -237,23 +239,26 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
             }
         }
     }
+    const int id = (int)opaque(threadIdx.x), lane = id % 32;
+    const int key = walk->at + id / 32 * M * 16 + lane / 4, end = walk->end, to_kv = walk->kv;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int at = walk->at + row + m * 16 + h * 8 + lane / 4;
-            if (at >= walk->end)
+            const int at = key + m * 16 + h * 8;
+            if (at >= end)
                 continue;
 #pragma unroll
             for (int n = 0; n < S::D / 8; n++) {
                 const int col = n * 8 + lane % 4 * 2;
                 if constexpr ((S::WANTS & WANTS_DK) != 0)
                     if (b.dk.mat.data)
-                        att_put(b.dk, at, kv, b.p.dim, col, dk[m][n][2 * h] * b.p.scale,
+                        att_put(b.dk, at, to_kv, b.p.dim, col, dk[m][n][2 * h] * b.p.scale,
                                 dk[m][n][2 * h + 1] * b.p.scale);
                 if constexpr ((S::WANTS & WANTS_DV) != 0)
                     if (b.dv.mat.data)
-                        att_put(b.dv, at, kv, b.p.dim, col, dv[m][n][2 * h], dv[m][n][2 * h + 1]);
+                        att_put(b.dv, at, to_kv, b.p.dim, col, dv[m][n][2 * h],
+                                dv[m][n][2 * h + 1]);
             }
         }
 }

@@ -24,14 +24,19 @@ template <class P_, int D_, int WARPS_, int M_, int N_, int BLOCKS_> struct forw
     enum { D = D_, WARPS = WARPS_, M = M_, N = N_, BLOCKS = BLOCKS_ };
     enum { THREADS = WARPS * 32, QUERIES = WARPS * M * 16 };
     enum { ROW = att_shape<P, D>::ROW, STEPS = att_shape<P, D>::STEPS };
-    enum { SHARED_BYTES = (QUERIES + 2 * N) * ROW + 64 };
+    /* where accumulators leave no registers for the numbers of rows, these stand in shared memory
+     */
+    enum { STAGES_ROWS = M * D >= 192, NUMBERS = 4 * M };
+    enum { ROWS_AT = (QUERIES + 2 * N) * ROW + 128 };
+    enum { SHARED_BYTES = ROWS_AT + (STAGES_ROWS ? THREADS * NUMBERS * (int)sizeof(float) : 0) };
+    static_assert(WARPS <= 4, "room for what is of each warp");
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
 };
 
-/* Row h of the lane: scores become exp2(c (s - max)), sum and output shrink with the maximum. */
-template <int N, int ND>
-static __device__ __forceinline__ void soften(float (&s)[N][4], float (&o)[ND][4], int h, float c,
-                                              float &max, float &sum)
+/* Row h of the lane: its maximum with these scores; what came before shrinks by `keep`. */
+template <int N>
+static __device__ __forceinline__ void raise(const float (&s)[N][4], int h, float c, float &max,
+                                             float &off, float &keep)
 {
     float top = max;
 #pragma unroll
@@ -39,8 +44,22 @@ static __device__ __forceinline__ void soften(float (&s)[N][4], float (&o)[ND][4
         top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
     top = fmaxf(top, shfl_xor(top, 1));
     top = fmaxf(top, shfl_xor(top, 2));
-    const float off = top == -INFINITY ? 0 : top * c, keep = exp2_fast(max * c - off);
+    off = top == -INFINITY ? 0 : top * c;
+    keep = exp2_fast(max * c - off);
+    max = top;
+}
+
+/* Row h of the lane: scores become exp2(c s - off), sum and output shrink. */
+template <int N, int ND>
+static __device__ __forceinline__ void soften(float (&s)[N][4], float (&o)[ND][4], int h, float c,
+                                              float off, float keep, float &sum)
+{
     float more = 0;
+#pragma unroll
+    for (int n = 0; n < ND; n++) {
+        o[n][2 * h] *= keep;
+        o[n][2 * h + 1] *= keep;
+    }
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -49,18 +68,42 @@ static __device__ __forceinline__ void soften(float (&s)[N][4], float (&o)[ND][4
             more += s[n][e];
         }
     sum = sum * keep + more;
-    max = top;
-#pragma unroll
-    for (int n = 0; n < ND; n++) {
-        o[n][2 * h] *= keep;
-        o[n][2 * h + 1] *= keep;
-    }
 }
 
 /* What a block is about. It stands in shared memory, as accumulators fill the registers. */
 struct forward_block {
     s2s_span span;
-    int at, begin; /* its first query and the first key that they see, of the span's */
+    int at, begin;     /* its first query and the first key that they see, of the span's */
+    const char *k, *v; /* rows of that key */
+    /* Of each warp: tiles of keys from `whole` on or before `far` have keys that some row of it
+     * does not see, those from `none` on only such. */
+    struct {
+        int whole, far, none;
+    } warps[4];
+};
+
+/* The maximum and the sum of each row of this lane. */
+template <class S> struct forward_rows {
+    float numbers[S::STAGES_ROWS ? 1 : (int)S::NUMBERS], *room;
+
+    __device__ __forceinline__ forward_rows(char *sh) : room((float *)(sh + S::ROWS_AT))
+    {
+#pragma unroll
+        for (int i = 0; i < S::NUMBERS; i++)
+            at(i) = i % 2 ? 0 : -INFINITY;
+    }
+    __device__ __forceinline__ float &at(int i)
+    {
+        return S::STAGES_ROWS ? room[i * S::THREADS + threadIdx.x] : numbers[i];
+    }
+    __device__ __forceinline__ float &max(int m, int h)
+    {
+        return at(4 * m + 2 * h);
+    }
+    __device__ __forceinline__ float &sum(int m, int h)
+    {
+        return at(4 * m + 2 * h + 1);
+    }
 };
 
 /* Row h of the lane in tile m: its part of o and lse. */
@@ -85,6 +128,17 @@ static __device__ __forceinline__ void finish(const att_forward &f, const forwar
         f.lse[row * f.p.n_heads + head] = sum > 0 ? max * f.p.scale + logf(sum) : -INFINITY;
 }
 
+/* Begins to copy tile `tile` of the keys that the block sees, or of their values. */
+template <class S>
+static __device__ __forceinline__ void load_keys(char *to, const att_source &from,
+                                                 const char *first, const forward_block *own,
+                                                 int tile)
+{
+    const int at = tile * S::N;
+    att_load<typename S::P, S::D, S::N, S::THREADS>(to, from, first + (int64_t)at * from.row_bytes,
+                                                    own->span.nk - own->begin - at);
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const att_forward f)
 {
@@ -104,45 +158,45 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
     const s2s_span span = f.p.spans[work.of];
     int begin, end;
     att_seen_keys(f.p, span, work.at, min((int)S::QUERIES, span.nq - work.at), begin, end);
-    /* from the last tile of keys to the first; those from `whole` on or before `far` have keys that
-     * some row of the warp does not see, those from `none` on only such */
-    int tile = end > begin ? (end - begin + S::N - 1) / S::N - 1 : -1;
-    const int whole = max(att_keys(f.p, span, work.at + row).end - begin, 0) / S::N;
-    const int far =
-        (max(att_keys(f.p, span, work.at + row + M * 16 - 1).begin - begin, 0) + S::N - 1) / S::N;
-    const int none =
-        (max(att_keys(f.p, span, work.at + row + M * 16 - 1).end - begin, 0) + S::N - 1) / S::N;
-    int n_rows = span.nk - begin - tile * S::N; /* of the tile, or more */
-    const char *k_at = att_row(f.k, span.k0 + begin + tile * S::N, head / f.p.n_rep);
-    const char *v_at = att_row(f.v, span.k0 + begin + tile * S::N, head / f.p.n_rep);
-    if (threadIdx.x == 0)
-        *own = {span, work.at, begin};
+    const int n_tiles = end > begin ? (end - begin + S::N - 1) / S::N : 0;
+    if (threadIdx.x % 32 == 0) {
+        const int warp = (int)threadIdx.x / 32;
+        const att_range first = att_keys(f.p, span, work.at + row),
+                        last = att_keys(f.p, span, work.at + row + M * 16 - 1);
+        if (warp == 0) {
+            own->span = span;
+            own->at = work.at;
+            own->begin = begin;
+            own->k = att_row(f.k, span.k0 + begin, head / f.p.n_rep);
+            own->v = att_row(f.v, span.k0 + begin, head / f.p.n_rep);
+        }
+        own->warps[warp].whole = max(first.end - begin, 0) / S::N;
+        own->warps[warp].far = (max(last.begin - begin, 0) + S::N - 1) / S::N;
+        own->warps[warp].none = (max(last.end - begin, 0) + S::N - 1) / S::N;
+    }
     att_load<P, S::D, S::QUERIES, S::THREADS>(q_tile, f.q, att_row(f.q, span.q0 + work.at, head),
                                               span.nq - work.at);
+    __syncthreads();        /* for `own` */
+    int tile = n_tiles - 1; /* from the last one to the first */
     if (tile >= 0)
-        att_load<P, S::D, S::N, S::THREADS>(k_tile, f.k, k_at, n_rows);
+        load_keys<S>(k_tile, f.k, own->k, own, tile);
     cp_async_commit();
 
     const att_lane q_lane = att_lane_tall<Shape>(shared_addr(q_tile + row * S::ROW));
     const att_lane k_lane = att_lane_wide<Shape>(shared_addr(k_tile));
     const typename att_across<P, S::D>::type v_lane = att_across<P, S::D>::of(v_tile);
-    float o[M][S::D / 8][4] = {}, max[M][2], sum[M][2] = {};
-    const float c = f.p.scale * att_log2e;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-        max[m][0] = max[m][1] = -INFINITY;
-    cp_async_wait<0>();
-    __syncthreads(); /* for `own` too, where there are no keys */
-
+    float o[M][S::D / 8][4] = {};
+    forward_rows<S> rows(sh);
     for (; tile >= 0; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* K is there, and nobody reads the last V any more */
-        att_load<P, S::D, S::N, S::THREADS>(v_tile, f.v, v_at, n_rows);
+        load_keys<S>(v_tile, f.v, own->v, own, tile);
         cp_async_commit();
+        const int warp = (int)threadIdx.x / 32;
         float s[M][S::N / 8][4] = {};
-        if (tile < none)
-            att_times_rows<P, S::D>(s, q_lane, k_lane);
-        if (tile >= whole || tile < far) {
+        if (tile < own->warps[warp].none)
+            att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
+        if (tile >= own->warps[warp].whole || tile < own->warps[warp].far) {
             const int lane = (int)threadIdx.x % 32;
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -151,26 +205,30 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
         }
         cp_async_wait<0>();
         __syncthreads(); /* V is there, and nobody reads K any more */
-        n_rows = S::N;
-        k_at -= S::N * f.k.row_bytes;
-        v_at -= S::N * f.v.row_bytes;
         if (tile > 0)
-            att_load<P, S::D, S::N, S::THREADS>(k_tile, f.k, k_at, n_rows);
+            load_keys<S>(k_tile, f.k, own->k, own, tile - 1);
         cp_async_commit();
-        if (tile >= none)
+        if (tile >= own->warps[warp].none)
             continue;
+        float off[M][2], keep[M][2];
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                soften(s[m], o[m], h, c, max[m][h], sum[m][h]);
-        att_times_columns<P, S::D>(o, s, v_lane);
+                raise(s[m], h, f.p.scale_log2, rows.max(m, h), off[m][h], keep[m][h]);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                soften(s[m], o[m], h, f.p.scale_log2, off[m][h], keep[m][h], rows.sum(m, h));
+        att_times_columns<P, S::D>(o, s, att_anew(v_lane));
     }
+    cp_async_wait<0>(); /* of Q, where there were no keys */
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            finish<S>(f, own, head, m, h, o[m], max[m][h], sum[m][h]);
+            finish<S>(f, own, head, m, h, o[m], rows.max(m, h), rows.sum(m, h));
 }
 
 /* In the queue, with the list of tiles. */

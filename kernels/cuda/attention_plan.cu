@@ -144,12 +144,19 @@ struct att_problem att_problem_of(const struct s2s_k_attention *args)
     if (!(args->scale > 0))
         S2S_BUG("attention: a scale of %g", (double)args->scale);
     const bool window = args->window > 0 && args->window < 1 << 30;
-    struct att_problem p = {args->spans,        args->groups,
-                            (int)args->n_spans, (int)args->n_groups,
-                            (int)args->n_heads, (int)(args->n_heads / args->n_kv_heads),
-                            (int)args->n_q,     (int)args->n_k,
-                            (int)args->dim,     window ? (int)args->window : 0,
-                            args->scale,        args->n_k < args->n_spans * SHORT_KEYS};
+    struct att_problem p = {args->spans,
+                            args->groups,
+                            (int)args->n_spans,
+                            (int)args->n_groups,
+                            (int)args->n_heads,
+                            (int)(args->n_heads / args->n_kv_heads),
+                            (int)args->n_q,
+                            (int)args->n_k,
+                            (int)args->dim,
+                            window ? (int)args->window : 0,
+                            args->scale,
+                            args->scale * att_log2e,
+                            args->n_k < args->n_spans * SHORT_KEYS};
     return p;
 }
 

@@ -193,17 +193,20 @@ template <int D> ATT void att_columns(att_bf16::frag_b (&b)[2], const att_lane &
     att_set(b[1], r[2], r[3]);
 }
 
-/* There is no ldmatrix that transposes 32-bit elements. */
+/* There is no ldmatrix that transposes 32-bit elements. Rows are two neighbours of eight, so that
+ * of all that moves chunks only `x` depends on the lane, and few addresses serve all n and k. */
 template <int D> ATT void att_columns(att_f32::frag_b (&b)[2], const char *tile, int n, int k)
 {
     typedef att_shape<att_f32, D> S;
-    const uint32_t lane = threadIdx.x % ATT_LANES, row = (uint32_t)k * 8 + lane % 4 * 2;
+    static_assert(S::CHUNKS % 8 == 0, "chunks are moved by three bits of the row");
+    const uint32_t lane = threadIdx.x % ATT_LANES, x = lane / 16 ^ lane % 4 * 2;
+    const char *const at = tile + (lane % 4 * 2) * S::ROW + lane / 4 % 4 * 4 + k * 8 * S::ROW;
 #pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-        const uint32_t col = (uint32_t)n * 16 + h * 8 + lane / 4, chunk = col / 4;
-        const char *at = tile + col % 4 * 4;
-        att_set(b[h], *(const uint32_t *)(at + S::at(row, chunk)),
-                *(const uint32_t *)(at + S::at(row + 1, chunk)));
+    for (int h = 0; h < 2; h++) {
+        const uint32_t chunk = (uint32_t)(n * 4 + h * 2);
+        const char *const group = at + chunk / 8 * 128;
+        att_set(b[h], *(const uint32_t *)(group + (x ^ chunk % 8) * 16),
+                *(const uint32_t *)(group + S::ROW + (x ^ 1 ^ chunk % 8) * 16));
     }
 }
 
@@ -233,6 +236,18 @@ template <class S> ATT att_lane att_below(const att_lane &lane, int rows)
 template <class S> ATT const char *att_below(const char *tile, int rows)
 {
     return tile + rows * S::ROW;
+}
+
+/* The same lane, whose addresses of steps are made anew each time: a loop that keeps those of all
+ * steps has no registers left. */
+ATT att_lane att_anew(const att_lane &lane)
+{
+    return {opaque(lane.row), lane.x};
+}
+
+ATT const char *att_anew(const char *tile)
+{
+    return tile; /* what is opaque would not be known to be of shared memory */
 }
 
 /* s += A B^T: 16 M rows of a tile (att_lane_tall) times 8 N8 rows of another (att_lane_wide) */
@@ -286,7 +301,9 @@ ATT void att_times_columns(float (&o)[M][D / 8][4], const float (&s)[M][N8][4],
 struct att_source {
     const char *data;
     int row_bytes, head_bytes; /* between rows; dim elements */
-    bool is_wide; /* every row of every head begins at a multiple of 16 bytes, and is so long */
+    /* every row of every head begins at a multiple of 16 bytes, and is so long; no bool, which
+     * would be kept in a register */
+    int is_wide;
 };
 
 /* att_load without demands on the places of rows. */
@@ -296,7 +313,7 @@ ATT void att_load_narrow(char *tile, const char *src, int row_bytes, int head_by
     typedef att_shape<P, D> S;
     typedef typename P::elem E;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < ROWS * D; i += THREADS) {
+    for (int i = (int)opaque(threadIdx.x); i < ROWS * D; i += THREADS) {
         const int row = i / D, byte = i % D * (int)sizeof(E);
         E *to = (E *)(tile + S::at((uint32_t)row, (uint32_t)byte / 16) + byte % 16);
         *to = row < n_rows && byte < head_bytes
@@ -306,9 +323,9 @@ ATT void att_load_narrow(char *tile, const char *src, int row_bytes, int head_by
 }
 
 /* Where row `row` of a head begins. */
-ATT const char *att_row(const att_source &from, int64_t row, int head)
+ATT const char *att_row(const att_source &from, int row, int head)
 {
-    return from.data + row * from.row_bytes + (int64_t)head * from.head_bytes;
+    return from.data + (int64_t)row * from.row_bytes + (int64_t)head * from.head_bytes;
 }
 
 /*
@@ -324,7 +341,7 @@ ATT void att_load(char *tile, const att_source &from, const char *src, int n_row
         return;
     }
     const uint32_t to = shared_addr(tile);
-    const int t = (int)threadIdx.x;
+    const int t = (int)opaque(threadIdx.x);
     if constexpr (THREADS % S::CHUNKS == 0) {
         /* A thread has one chunk of some rows. Addresses are made anew in each call: a caller's
          * loop has no registers for them. */
@@ -392,7 +409,7 @@ struct att_problem {
     const int32_t *groups;
     int n_spans, n_groups, n_heads, n_rep; /* query heads that use one kv head */
     int n_q, n_k, dim, window;             /* window 0: none */
-    float scale;
+    float scale, scale_log2;               /* and times log2(e): what exp2 takes */
     /* Spans have few keys on average: then more and smaller blocks are faster, as measured on an
      * H100 (tests/gpu/attention_bench.cu). */
     bool is_short;

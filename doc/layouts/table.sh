@@ -3,9 +3,9 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 plan=${1:-$here/../../bin}/s2s-train
-# what it is | mesh | microbatches of a step
-while IFS='|' read -r what mesh n; do
-    "$plan" plan "$here/qwen3_30b_a3b.json" mesh.sequence_parallel=true train.recompute=true "train.precision=bf16-mixed" \
+# what it is | mesh | microbatches of a step | model
+while IFS='|' read -r what mesh n model; do
+    "$plan" plan "$here/${model:-qwen3_30b_a3b}.json" mesh.sequence_parallel=true train.recompute=true "train.precision=bf16-mixed" \
         mesh.data_parallel_sharding_strategy=optim --mesh "$mesh" --microbatches "$n" --tokens 8192 --json | WHAT=$what MESH=$mesh python3 -c '
 import json, os, sys
 d = json.load(sys.stdin)
@@ -26,4 +26,7 @@ done <<'LAYOUTS'
 1 node, pp|pp=2,dp=4,ep=4|8
 1 node, pp and cp|pp=2,cp=2,dp=2,ep=4|8
 1 node, pp 4|pp=4,dp=2,ep=2|8
+1 node, hybrid|tp=2,dp=4,ep=8,etp=1|4|nemotron_3_nano_30b_a3b
+1 node, hybrid, cp|cp=2,dp=4,ep=8|4|nemotron_3_nano_30b_a3b
+9 nodes, hybrid, the LLM's 8|tp=4,dp=16,ep=16,etp=1|6|nemotron_3_nano_30b_a3b
 LAYOUTS

@@ -282,9 +282,7 @@ static const struct argp probe_argp = {
     "parameters after some steps.\v"
     "s2s-train-probe(1) lists the names in both files.\n\n"
     "Example:\n"
-    "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n"
-    "  mpirun -n 2 s2s-train probe --model D --inputs batch.safetensors --out o.safetensors "
-    "--grads --mesh tp=2\n\n"
+    "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n\n"
     "Exit status: 0 done, 1 the weights or the batch are bad, 2 the command line is bad or an "
     "input cannot be opened.\n"
     "See also: s2s-train(1)",

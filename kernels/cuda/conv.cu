@@ -14,17 +14,6 @@ static int64_t n_parts(int64_t rows)
     return cuda_ceil_div(rows, PART_ROWS);
 }
 
-/* to[c, k] += from[k, c] */
-struct add_turned {
-    float *to;
-    const float *from;
-    int64_t rows, cols; /* of `from` */
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        to[col * rows + row] += from[row * cols + col];
-    }
-};
-
 /* ---- over time ---- */
 
 struct dwconv {
@@ -111,8 +100,8 @@ void cuda_dwconv_backward(struct s2s_queue *queue, const struct s2s_k_dwconv_bac
         cuda_mat(&f->x), cuda_mat(&args->dy), partial, f->cu, f->n_seqs, f->n, f->width, channels};
     cuda_map(queue, weights, parts * (f->width + 1), channels, false);
     cuda_add_parts(queue, total, partial, parts, each, each, false);
-    const struct add_turned taps = {args->dw, total, f->width, channels};
-    const struct add_turned bias = {args->dbias, total + f->width * channels, 1, channels};
+    const struct cuda_add_turned taps = {args->dw, total, f->width, channels};
+    const struct cuda_add_turned bias = {args->dbias, total + f->width * channels, 1, channels};
     if (args->dw)
         cuda_map(queue, taps, f->width, channels, false);
     if (args->dbias)
@@ -281,8 +270,8 @@ void cuda_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_bac
     const struct conv2d_weights weights = {image_of(f), cuda_mat(&args->dy), partial};
     cuda_map(queue, weights, parts * (TAPS + 1), channels, false);
     cuda_add_parts(queue, total, partial, parts, each, each, false);
-    const struct add_turned taps = {args->dw, total, TAPS, channels};
-    const struct add_turned bias = {args->dbias, total + TAPS * channels, 1, channels};
+    const struct cuda_add_turned taps = {args->dw, total, TAPS, channels};
+    const struct cuda_add_turned bias = {args->dbias, total + TAPS * channels, 1, channels};
     if (args->dw)
         cuda_map(queue, taps, TAPS, channels, false);
     if (args->dbias)

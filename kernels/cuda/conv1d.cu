@@ -284,17 +284,6 @@ size_t cuda_conv1d_backward_workspace(const struct s2s_queue *queue,
     return (size_t)((n_parts(f->n) + 1) * (f->width + 1) * f->channels) * sizeof(float);
 }
 
-/* to[c, k] += from[k, c] */
-struct add_turned {
-    float *to;
-    const float *from;
-    int64_t rows, cols; /* of `from` */
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        to[col * rows + row] += from[row * cols + col];
-    }
-};
-
 static void weights(struct s2s_queue *queue, const struct s2s_k_conv1d_backward *args,
                     const struct conv1d_gradients *g, bool wide)
 {
@@ -311,8 +300,9 @@ static void weights(struct s2s_queue *queue, const struct s2s_k_conv1d_backward 
         LAUNCH(queue, weights_kernel<1>, grid, CUDA_COLUMN_THREADS, 0, *g, partial, f->n,
                f->channels);
     cuda_add_parts(queue, total, partial, parts, each, each, false);
-    const struct add_turned taps = {args->dw, total, f->width, f->channels};
-    const struct add_turned bias = {args->dbias, total + f->width * f->channels, 1, f->channels};
+    const struct cuda_add_turned taps = {args->dw, total, f->width, f->channels};
+    const struct cuda_add_turned bias = {args->dbias, total + f->width * f->channels, 1,
+                                         f->channels};
     if (args->dw)
         cuda_map(queue, taps, f->width, f->channels, false);
     if (args->dbias)

@@ -28,4 +28,15 @@ static void cuda_map(struct s2s_queue *queue, const Map &map, int64_t rows, int6
         LAUNCH(queue, (cuda_map_kernel<1, Map>), grid, CUDA_BLOCK, 0, map, total, groups);
 }
 
+/* to[c, k] += from[k, c] */
+struct cuda_add_turned {
+    float *to;
+    const float *from;
+    int64_t rows, cols; /* of `from` */
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        to[col * rows + row] += from[row * cols + col];
+    }
+};
+
 #endif

@@ -131,6 +131,12 @@ CALL(xent_gradient, xent_gradient)
 CALL(attention, attention)
 CALL(attention_backward, attention_backward)
 CALL(adamw, adamw)
+CALL(conv1d, conv1d)
+CALL(conv1d_backward, conv1d_backward)
+CALL(ssd, ssd)
+CALL(ssd_backward, ssd_backward)
+CALL(gatednorm, gatednorm)
+CALL(gatednorm_backward, gatednorm_backward)
 
 /* ---- cases ---- */
 
@@ -497,6 +503,129 @@ static void routes(enum s2s_dtype dtype)
     k->free(queue, b.dsrc.data);
 }
 
+/* ---- Mamba2 ---- */
+
+enum { SSM_TOKENS = 8192, SSM_HEADS = 64, SSM_GROUPS = 8, SSM_DIM = 128, SSM_STATE = 128 };
+
+static void gated_norms(enum s2s_dtype dtype)
+{
+    const int64_t t = SSM_TOKENS / scale, cols = SSM_HEADS * SSM_DIM;
+    const double size = (double)s2s_dtype_size(dtype), elements = (double)(t * cols);
+    const struct s2s_k_gatednorm f = {.x = matrix(t, cols, dtype),
+                                      .z = matrix(t, cols, dtype),
+                                      .y = matrix(t, cols, dtype),
+                                      .gain = vector(cols),
+                                      .rstd = vector(t * SSM_GROUPS),
+                                      .rows = t,
+                                      .cols = cols,
+                                      .n_groups = SSM_GROUPS,
+                                      .eps = 1e-5f};
+    char *name = named("gated norm 8192, 8 groups", dtype);
+    measure(name, call_gatednorm, &f, 3e-9 * size * elements, "GB/s");
+    free(name);
+    struct s2s_k_gatednorm_backward b = {.x = f.x,
+                                         .z = f.z,
+                                         .dy = f.y,
+                                         .dx = matrix(t, cols, dtype),
+                                         .dz = matrix(t, cols, dtype),
+                                         .gain = f.gain,
+                                         .rstd = f.rstd,
+                                         .dgain = vector(cols),
+                                         .rows = t,
+                                         .cols = cols,
+                                         .n_groups = SSM_GROUPS};
+    b.workspace = raw(k->gatednorm_backward_workspace(queue, &b));
+    name = named("gated norm backward", dtype);
+    measure(name, call_gatednorm_backward, &b, 5e-9 * size * elements, "GB/s");
+    free(name);
+    void *const all[] = {f.x.data, f.z.data, f.y.data, b.dx.data, b.dz.data, b.workspace};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        k->free(queue, all[i]);
+}
+
+static void convolve(const int32_t *cu, int64_t n_seqs, enum s2s_dtype dtype)
+{
+    const int64_t t = SSM_TOKENS / scale, width = 4;
+    const int64_t channels = SSM_HEADS * SSM_DIM + 2 * SSM_GROUPS * SSM_STATE;
+    const double size = (double)s2s_dtype_size(dtype), elements = (double)(t * channels);
+    const struct s2s_k_conv1d f = {.x = matrix(t, channels, dtype),
+                                   .y = matrix(t, channels, dtype),
+                                   .w = vector(channels * width),
+                                   .bias = vector(channels),
+                                   .cu = cu,
+                                   .n_seqs = n_seqs,
+                                   .n = t,
+                                   .channels = channels,
+                                   .width = width,
+                                   .silu = true};
+    char *name = named("conv1d 10240 x 4, silu", dtype);
+    measure(name, call_conv1d, &f, 2e-9 * size * elements, "GB/s");
+    free(name);
+    struct s2s_k_conv1d_backward b = {.forward = f,
+                                      .dy = f.y,
+                                      .dx = matrix(t, channels, dtype),
+                                      .dw = vector(channels * width),
+                                      .dbias = vector(channels)};
+    b.workspace = raw(k->conv1d_backward_workspace(queue, &b));
+    name = named("conv1d backward", dtype);
+    measure(name, call_conv1d_backward, &b, 3e-9 * size * elements, "GB/s");
+    free(name);
+    void *const all[] = {f.x.data, f.y.data, b.dx.data, b.workspace};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        k->free(queue, all[i]);
+}
+
+/* Sequences of `len` tokens. */
+static void scan(const char *what, int64_t len, enum s2s_dtype dtype)
+{
+    const int64_t t = SSM_TOKENS / scale, inner = SSM_HEADS * SSM_DIM;
+    const int64_t width = SSM_GROUPS * SSM_STATE, n = (t + len - 1) / len;
+    int32_t *host = s2s_xcalloc((size_t)n + 1, sizeof *host);
+    for (int64_t i = 0; i <= n; i++)
+        host[i] = (int32_t)(i * len < t ? i * len : t);
+    const int32_t *cu = integers(host, n + 1);
+    if (n == 1)
+        convolve(cu, n, dtype);
+    struct s2s_k_ssd f = {.x = matrix(t, inner, dtype),
+                          .y = matrix(t, inner, dtype),
+                          .dt = matrix(t, SSM_HEADS, dtype),
+                          .b = matrix(t, width, dtype),
+                          .c = matrix(t, width, dtype),
+                          .a_log = vector(SSM_HEADS),
+                          .dt_bias = vector(SSM_HEADS),
+                          .skip = vector(SSM_HEADS),
+                          .cu = cu,
+                          .n_seqs = n,
+                          .n = t,
+                          .n_heads = SSM_HEADS,
+                          .n_groups = SSM_GROUPS,
+                          .dim = SSM_DIM,
+                          .state = SSM_STATE,
+                          .max_seqlen = len < t ? len : t};
+    f.workspace = raw(k->ssd_workspace(queue, &f));
+    char *name = named(what, dtype);
+    measure(name, call_ssd, &f, 1e-6 * (double)t, "Mtok/s");
+    free(name);
+    struct s2s_k_ssd_backward b = {.forward = f,
+                                   .dy = f.y,
+                                   .dx = matrix(t, inner, dtype),
+                                   .ddt = matrix(t, SSM_HEADS, dtype),
+                                   .db = matrix(t, width, dtype),
+                                   .dc = matrix(t, width, dtype),
+                                   .da_log = vector(SSM_HEADS),
+                                   .ddt_bias = vector(SSM_HEADS),
+                                   .dskip = vector(SSM_HEADS)};
+    b.workspace = raw(k->ssd_backward_workspace(queue, &b));
+    name = named("  backward", dtype);
+    measure(name, call_ssd_backward, &b, 1e-6 * (double)t, "Mtok/s");
+    free(name);
+    void *const all[] = {f.x.data,  f.y.data,   f.dt.data, f.b.data,  f.c.data,   f.workspace,
+                         b.dx.data, b.ddt.data, b.db.data, b.dc.data, b.workspace};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        k->free(queue, all[i]);
+    free(host);
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -522,6 +651,9 @@ int main(int argc, char **argv)
         attend("attention 1 x 8192, 32/8 x 64", 8192, 8192, 32, 8, 64, both[i]);
         attend("attention 14 x 600, 32/8 x 64", 8192, 600, 32, 8, 64, both[i]);
         attend("attention 1 x 8192, 16/16 x 128", 8192, 8192, 16, 16, 128, both[i]);
+        gated_norms(both[i]);
+        scan("scan 1 x 8192, 64/8 x 128, 128", 8192, both[i]);
+        scan("scan 14 x 600, 64/8 x 128, 128", 600, both[i]);
     }
     s2s_device_close(device);
     return 0;

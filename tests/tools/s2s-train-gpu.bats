@@ -62,6 +62,10 @@ json.dump(c, open('$1.json', 'w'))"
     [ ! -e run/checkpoints ]
 }
 
+@test "an emulated GPU trains Mamba layers as the CPU does" {
+    same_as_cpu r.yaml "model={path: $ROOT/tests/oracle/models/nemotron_h}"
+}
+
 @test "a plan for a GPU needs none" {
     exits 0 s2s-train plan r.yaml device=cuda
     says "on cuda"

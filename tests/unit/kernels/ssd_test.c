@@ -267,13 +267,14 @@ static struct s2s_k_ssd_backward backward_arguments(struct data *d)
     return args;
 }
 
-/* Of an array of a reference: sizes of gradients grow with the sequences. */
-static double largest(const double *x, int64_t n)
+/* Of an array of a reference, whose sizes grow with the sequences; of bf16 as far as roundings of
+ * factors go, each of 2^-9. */
+static double room_of(const double *x, int64_t n, double tolerance)
 {
     double most = 1;
     for (int64_t i = 0; i < n; i++)
         most = fmax(most, fabs(x[i]));
-    return most;
+    return most * (is_bf16 ? BF16_TOLERANCE : tolerance);
 }
 
 static void one(const struct shape *s, struct how how)
@@ -287,16 +288,17 @@ static void one(const struct shape *s, struct how how)
     k->ssd(&queue, &args);
     done();
     const int64_t width = s->heads * s->dim;
-    close_to("y", d.y, d.want_y, d.n, width, d.stride, 4e-6 * largest(d.want_y, d.n * width));
+    close_to("y", d.y, d.want_y, d.n, width, d.stride, room_of(d.want_y, d.n * width, 4e-6));
     if (how.with_states)
-        close_to("final", d.final, d.want_final, s->n_seqs * s->heads, d.size, d.size, 1e-5);
+        close_to("final", d.final, d.want_final, s->n_seqs * s->heads, d.size, d.size,
+                 room_of(d.want_final, s->n_seqs * s->heads * d.size, 4e-6));
     struct s2s_k_ssd_backward back = backward_arguments(&d);
     k->ssd_backward(&queue, &back);
     done();
     for (int i = 0; i < N_INPUTS; i++) {
         const struct array *a = &d.in[i];
         close_to(names[i], a->grad, a->dvalue, a->rows, a->cols, a->stride,
-                 6e-6 * largest(a->dvalue, a->rows * a->cols));
+                 room_of(a->dvalue, a->rows * a->cols, 6e-6));
     }
     release(&d);
 }
@@ -377,8 +379,9 @@ static void a_sequence_goes_on_where_its_state_ends(void **state)
             k->ssd(&queue, &args);
             done();
         }
-        close_to("y", d.y, d.want_y, N, 32, d.stride, 2e-5);
-        close_to("state", d.in[INITIAL].data, d.want_final, 4, d.size, d.size, 1e-5);
+        close_to("y", d.y, d.want_y, N, 32, d.stride, room_of(d.want_y, N * 32, 4e-6));
+        close_to("state", d.in[INITIAL].data, d.want_final, 4, d.size, d.size,
+                 room_of(d.want_final, 4 * d.size, 4e-6));
         release(&d);
     }
 }
@@ -434,14 +437,14 @@ static void long_steps_do_not_blur_those_behind_them(void **state)
     k->ssd(&queue, &args);
     done();
     const int64_t width = d.s.heads * d.s.dim;
-    close_to("y", d.y, d.want_y, d.n, width, d.stride, 4e-6 * largest(d.want_y, d.n * width));
+    close_to("y", d.y, d.want_y, d.n, width, d.stride, room_of(d.want_y, d.n * width, 4e-6));
     struct s2s_k_ssd_backward back = backward_arguments(&d);
     k->ssd_backward(&queue, &back);
     done();
     for (int i = 0; i < N_INPUTS; i++) {
         const struct array *a = &d.in[i];
         close_to("a gradient", a->grad, a->dvalue, a->rows, a->cols, a->stride,
-                 6e-6 * largest(a->dvalue, a->rows * a->cols));
+                 room_of(a->dvalue, a->rows * a->cols, 6e-6));
     }
     release(&d);
 }

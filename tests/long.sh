@@ -61,9 +61,9 @@ tsan() {
 }
 # each thread of a block is one to TSan, and barriers alone order them
 emulated_tsan() {
-    local name
-    make -s -j"$JOBS" SANITIZE=thread build/tsan/libs2s-emu.so build/tsan/tests/unit/kernels/{attention,loss,reduce,rmsnorm,rows}_test || return 1
-    for name in attention loss reduce rmsnorm rows; do
+    local name names="attention encoder gemm glu loss moe reduce rmsnorm rope rows"
+    make -s -j"$JOBS" SANITIZE=thread build/tsan/libs2s-emu.so $(printf "build/tsan/tests/unit/kernels/%s_test " $names) || return 1
+    for name in $names; do
         S2S_TEST_TABLES=emu OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/kernels/${name}_test || return 1
     done
 }

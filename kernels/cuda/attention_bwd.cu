@@ -104,7 +104,7 @@ struct merge {
     struct cuda_mat o, part;
     float *lse;
     const float *part_lse;
-    int64_t n; /* queries and heads */
+    unsigned n; /* queries and heads */
     int n_heads, dim;
 };
 
@@ -112,7 +112,7 @@ struct merge {
 __global__ void __launch_bounds__(PREPARE_THREADS) merge_kernel(const struct merge a)
 {
     const int lane = (int)threadIdx.x % 32;
-    const int64_t i = (int64_t)blockIdx.x * (PREPARE_THREADS / 32) + threadIdx.x / 32;
+    const unsigned i = blockIdx.x * (PREPARE_THREADS / 32) + threadIdx.x / 32;
     if (i >= a.n)
         return;
     const float x = a.lse[i], y = a.part_lse[i];
@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(PREPARE_THREADS) merge_kernel(const struct mer
     const float l = off + logf(expf(x - off) + expf(y - off));
     const float keep = top == -INFINITY ? 1 : expf(x - l),
                 take = expf(y - (top == -INFINITY ? 0 : l));
-    const int64_t row = i / a.n_heads, first = (i - row * a.n_heads) * a.dim;
+    const unsigned row = i / (unsigned)a.n_heads, head = i % (unsigned)a.n_heads;
     __syncwarp();
     for (int c = lane; c < a.dim; c += 32) {
-        const int64_t col = first + c;
+        const int64_t col = (int64_t)head * a.dim + c;
         const float was = cuda_get(a.o, row, col), other = cuda_get(a.part, row, col);
         cuda_put(a.o, row, col, keep * was + take * other);
     }
@@ -133,8 +133,12 @@ __global__ void __launch_bounds__(PREPARE_THREADS) merge_kernel(const struct mer
 
 void cuda_attention_merge(struct s2s_queue *queue, const struct s2s_k_attention_merge *args)
 {
-    const struct merge a = {cuda_mat(&args->o), cuda_mat(&args->part),     args->lse,
-                            args->part_lse,     args->n_q * args->n_heads, (int)args->n_heads,
+    const struct merge a = {cuda_mat(&args->o),
+                            cuda_mat(&args->part),
+                            args->lse,
+                            args->part_lse,
+                            (unsigned)(args->n_q * args->n_heads),
+                            (int)args->n_heads,
                             (int)args->dim};
     LAUNCH(queue, merge_kernel, (unsigned)cuda_ceil_div(a.n, PREPARE_THREADS / 32), PREPARE_THREADS,
            0, a);

@@ -54,28 +54,41 @@ struct stats {
     bool want_best;
 };
 
-/* The top of this thread's columns. */
+/*
+ * The top of this thread's columns. What is done for each of them decides about the speed with
+ * bf16, so the class is looked for at the end, in the group of columns that has the maximum.
+ */
 template <int N>
 static __device__ __forceinline__ struct top top_of_thread(const struct stats &a, int64_t row)
 {
+    const float log2e = 1.44269504f;
     struct top t = top_none();
+    int64_t at = -1; /* of the group */
     float z[N];
     for (int64_t col = threadIdx.x * N; col < a.cols; col += (int64_t)blockDim.x * N) {
         cuda_load(z, a.logits, row, col);
-        float max = t.max;
+        float max = t.max, sum = 0;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (z[i] > max) {
-                max = z[i];
-                t.best = (int32_t)(a.first_col + col + i);
-            }
-        float sum = 0;
+            max = fmaxf(max, z[i]);
+        const float off = max > -INFINITY ? max : 0;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            sum += z[i] > -INFINITY || z[i] != z[i] ? expf(z[i] - max) : 0.0f;
-        t.sum = (max > t.max && t.sum != 0 ? t.sum * expf(t.max - max) : t.sum) + sum;
-        t.max = max;
+            sum += exp2_fast((z[i] - off) * log2e);
+        if (max > t.max) {
+            at = col;
+            t.sum *= exp2_fast((t.max - off) * log2e);
+            t.max = max;
+        }
+        t.sum += sum;
     }
+    if (at < 0)
+        return t;
+    cuda_load(z, a.logits, row, at);
+#pragma unroll
+    for (int i = N - 1; i >= 0; i--)
+        if (z[i] == t.max)
+            t.best = (int32_t)(a.first_col + at + i);
     return t;
 }
 

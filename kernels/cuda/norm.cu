@@ -174,20 +174,29 @@ static __device__ __forceinline__ float rmsnorm_dot(const struct rmsnorm_backwar
     return dot;
 }
 
-/* dh of a group into its outputs, given scale = rstd^3 mean(u h); dy becomes dy h rstd. */
+/* What a group of dh begins with: what came past the norm. */
 template <int N>
-static __device__ __forceinline__ void rmsnorm_finish(const struct rmsnorm_backward &a, int64_t row,
-                                                      int64_t col, const float (&h)[N],
-                                                      float (&dy)[N], float rstd, float scale)
+static __device__ __forceinline__ void rmsnorm_begin(const struct rmsnorm_backward &a, int64_t row,
+                                                     int64_t col, float (&dh)[N])
 {
-    const struct cuda_mat gain = {(char *)a.gain, 0, false};
-    float w[N], dh[N];
-    cuda_load(w, gain, 0, col);
 #pragma unroll
     for (int i = 0; i < N; i++)
         dh[i] = 0;
     if (a.dsum.data)
         cuda_load(dh, a.dsum, row, col);
+}
+
+/* dh of a group, which has begun, into its outputs, given scale = rstd^3 mean(u h); dy becomes
+ * dy h rstd. */
+template <int N>
+static __device__ __forceinline__ void rmsnorm_finish(const struct rmsnorm_backward &a, int64_t row,
+                                                      int64_t col, const float (&h)[N],
+                                                      float (&dy)[N], float (&dh)[N], float rstd,
+                                                      float scale)
+{
+    const struct cuda_mat gain = {(char *)a.gain, 0, false};
+    float w[N];
+    cuda_load(w, gain, 0, col);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         dh[i] += (w[i] + a.gain_offset) * dy[i] * rstd - h[i] * scale;
@@ -214,14 +223,18 @@ template <int N, int K> __global__ void rmsnorm_backward_kernel(struct rmsnorm_b
     float *dgain = a.partial ? a.partial + blockIdx.x * a.cols : NULL;
     const int64_t step = (int64_t)blockDim.x * N, first = threadIdx.x * N;
     float h[K ? K : 1][N] = {}, dy[K ? K : 1][N] = {}, sum[K ? K : 1][N] = {};
+    float dh[K ? K : 1][N] = {};
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         float dot = 0;
         const float rstd = a.rstd[row];
         if constexpr (K > 0) {
 #pragma unroll
             for (int g = 0; g < K; g++)
-                if (first + g * step < a.cols)
+                if (first + g * step < a.cols) {
+                    /* read here, it is on its way while the block adds up */
+                    rmsnorm_begin(a, row, first + g * step, dh[g]);
                     dot += rmsnorm_dot(a, row, first + g * step, h[g], dy[g]);
+                }
         } else {
             for (int64_t col = first; col < a.cols; col += step)
                 dot += rmsnorm_dot(a, row, col, h[0], dy[0]);
@@ -232,7 +245,7 @@ template <int N, int K> __global__ void rmsnorm_backward_kernel(struct rmsnorm_b
 #pragma unroll
             for (int g = 0; g < K; g++)
                 if (first + g * step < a.cols) {
-                    rmsnorm_finish(a, row, first + g * step, h[g], dy[g], rstd, scale);
+                    rmsnorm_finish(a, row, first + g * step, h[g], dy[g], dh[g], rstd, scale);
 #pragma unroll
                     for (int i = 0; i < N; i++)
                         sum[g][i] += dy[g][i];
@@ -241,7 +254,8 @@ template <int N, int K> __global__ void rmsnorm_backward_kernel(struct rmsnorm_b
             for (int64_t col = first; col < a.cols; col += step) {
                 cuda_load(h[0], a.h, row, col);
                 cuda_load(dy[0], a.dy, row, col);
-                rmsnorm_finish(a, row, col, h[0], dy[0], rstd, scale);
+                rmsnorm_begin(a, row, col, dh[0]);
+                rmsnorm_finish(a, row, col, h[0], dy[0], dh[0], rstd, scale);
                 if (dgain)
                     rmsnorm_gain(dgain, col, dy[0], row == blockIdx.x);
             }

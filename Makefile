@@ -207,13 +207,14 @@ fuzz: setup
 check-style:
 	@tests/style.sh
 
-# what a machine with a GPU and without this tree's libraries needs for tests/gpu/visit.sh, in build/visit
+# what a machine with a GPU and without this tree's libraries needs for tests/gpu/visit.sh, in build/visit; NCCL=FILE (a libnccl.so.2 of 2.30 or later, such as
+# that of the wheel nvidia-nccl-cu13) is carried with an MPI for two ranks on that GPU
 VISIT_LEVELS := x86-64-v3 x86-64-v4
 visit:
-	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 visit-programs
-visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(BUILD)/tests/gpu/isa_test $(BUILD)/tests/gpu/isa_test_emu \
+	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 NCCL="$(NCCL)" visit-programs
+visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(MPI_LIB) $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(BUILD)/tests/gpu/isa_test $(BUILD)/tests/gpu/isa_test_emu \
 	$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/attention_bench.cu)) $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
-	@tests/gpu/collect.sh $(BUILD) $(BIN)
+	@tests/gpu/collect.sh $(BUILD) $(BIN) $(NCCL)
 
 # registers, stack and spills of every kernel and architecture
 cuda-lint:

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Puts what a visit to a GPU needs into one folder that travels: collect.sh BUILD BIN. The programs with their libraries (but for the C library, which the
-# other machine has, and which must be no older), the kernels, tests, and data. Run by `make visit`.
+# Puts what a visit to a GPU needs into one folder that travels: collect.sh BUILD BIN [NCCL]. The programs with their libraries (but for the C library, which the
+# other machine has, and which must be no older), the kernels, tests, and data. NCCL is a libnccl.so.2 of 2.30 or later, which lets two ranks have one GPU:
+# with it an MPI travels, too. Run by `make visit`.
 set -euo pipefail
-build=$1 bin=$2
+build=$1 bin=$2 nccl=${3:-}
 top=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$top"
 out=build/visit
@@ -12,8 +13,22 @@ cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tre
 cp "$build"/tests/gpu/isa_test "$out/tree/bin/"
 [ ! -e "$build"/tests/gpu/attention_bench ] || cp "$build"/tests/gpu/attention_bench "$out/tree/bin/"
 for test in "$build"/tests/unit/kernels/*_test; do cp "$test" "$out/tree/bin/"; done
+# Open MPI as Debian has it, in a folder that OPAL_PREFIX names (visit.sh)
+if [ -n "$nccl" ]; then
+    python3 tests/gpu/thin.py "$nccl" "$out/tree/libnccl.so.2" 90
+    lib=lib/$(gcc -print-multiarch)
+    mkdir -p "$out/tree/mpi/bin" "$out/tree/mpi/share" "$out/tree/mpi/$lib/openmpi/lib" "$out/tree/mpi/$lib/pmix2/lib"
+    cp -L /usr/bin/orterun "$out/tree/mpi/bin/mpirun"
+    cp -L /usr/bin/orted "$out/tree/mpi/bin/"
+    cp -r "/usr/$lib/openmpi/lib/openmpi3" "$out/tree/mpi/$lib/openmpi/lib/"
+    cp -r "/usr/$lib/pmix2/lib/pmix" "$out/tree/mpi/$lib/pmix2/lib/"
+    cp -r "/usr/$lib/pmix2/share" "$out/tree/mpi/$lib/pmix2/"
+    cp -r /usr/share/openmpi "$out/tree/mpi/share/"
+    ln -s "$lib" "$out/tree/mpi/libs"
+    cp "$bin"/libs2s-mpi.so "$out/tree/bin/"
+fi
 # the closure of libraries; those of the C and C++ compilers are the other machine's own, which may be newer
-ldd "$out"/tree/bin/* | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
+find "$out"/tree/bin "$out"/tree/mpi \( -name '*.so' -o -path '*/bin/*' \) -type f 2>/dev/null | xargs ldd 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
     while read -r lib; do cp -L "$lib" "$out/tree/lib/"; done
 strip --strip-debug "$out"/tree/bin/* "$out"/tree/lib/* 2>/dev/null || true
 python3 tests/gpu/data.py "$out/tree/data"

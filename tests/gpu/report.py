@@ -45,6 +45,18 @@ for base, run, bound in (("small-cpu", "small-cuda", 1e-3), ("small-cpu", "small
     far = [max(abs(x[k] - y[k]) / abs(x[k]) for x, y in zip(a, b)) for k in ("loss", "grad_norm")]
     print(f"{base} {run:<12} {n} steps  loss {far[0]:.2e}  norm {far[1]:.2e}  {'ok' if far[0] < bound and n == len(a) else 'NOT EQUAL'}"
           f"  last loss {a[n-1]['loss']:.5f} {b[n-1]['loss']:.5f}")
+print("== two ranks on this GPU, against one: steps, largest relative difference of loss and of the gradient's norm")
+for mesh in ("dp", "tp", "cp", "pp"):
+    a, b = steps("small-cuda"), steps("two-" + mesh)
+    if a and b:
+        far = [max(abs(x[k] - y[k]) / abs(x[k]) for x, y in zip(a, b)) for k in ("loss", "grad_norm")]
+        print(f"mesh.{mesh}=2 {len(b)} steps  loss {far[0]:.2e}  norm {far[1]:.2e}  {'ok' if far[0] < 1e-4 and len(a) == len(b) else 'NOT EQUAL'}")
+    else:
+        print(f"mesh.{mesh}=2 NO RESULT: {' | '.join(x for x in lines(f'two-{mesh}.log') if x.startswith('s2s-train'))[:300]}")
+for name in ("case-collectives_test.log", "two-collectives.log"):
+    for line in lines(name):
+        if line.startswith(("NCCL ", "all_reduce of")):
+            print(line)
 b, c = steps("small-cuda"), steps("small-again")
 if b and c:
     same = all(x[k] == y[k] for x, y in zip(b, c) for k in ("loss", "grad_norm"))

@@ -17,6 +17,9 @@ libs=$(python3 -c 'import glob, site; print(":".join(sorted({p.rsplit("/", 1)[0]
 export S2S_CUDA_LIBS=${libs%%:*}
 [ -n "$S2S_CUDA_LIBS" ] || unset S2S_CUDA_LIBS
 
+nccl=$(python3 -c 'import glob, site; print(*sorted(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/**/libnccl.so.2", recursive=True))[:1])' 2>/dev/null)
+[ -z "$nccl" ] || export S2S_NCCL=$nccl
+
 left() { echo $((${VISIT_SECONDS:-480} - (SECONDS - start))); }
 
 # phase NAME SECONDS COMMAND..: its output in NAME.log; not begun where little time is left, so that the table is always printed
@@ -73,6 +76,18 @@ S2S_TF32=1 phase small-tf32 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$log
 both bf16 small.yaml train.precision=bf16-mixed
 both salm salm.yaml
 both salm16 salm.yaml train.precision=bf16-mixed
+
+# case-collectives_test was NCCL of this machine as one rank; here two share the GPU, which NCCL says may hang
+if [ -e "$work/libnccl.so.2" ]; then
+    two=("${our[@]}" S2S_NCCL="$work/libnccl.so.2" NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4)
+    mpi=(OPAL_PREFIX="$work/mpi" PMIX_INSTALL_PREFIX="$work/mpi/libs/pmix2" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=
+        OMPI_MCA_btl=^tcp OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1 PATH="$work/mpi/bin:$PATH")
+    phase two-collectives 40 "${two[@]}" "$bin/collectives_test"
+    for mesh in dp=2 tp=2 cp=2 pp=2; do
+        phase "two-${mesh%=2}" 30 "${two[@]}" "${mpi[@]}" mpirun --oversubscribe --bind-to none -n 2 \
+            "$bin/s2s-train" small.yaml run="$logs/two-${mesh%=2}" device=cuda "mesh.$mesh" mesh.timeout_s=15
+    done
+fi
 
 steps long-bf16 40 12 long.yaml train.precision=bf16-mixed
 steps speech-bf16 40 12 speech.yaml train.precision=bf16-mixed

@@ -40,6 +40,10 @@ static const struct problem problems[] = {
     {.n_heads = 1, .n_kv_heads = 1, .dim = 128, .n_seqs = 1, .cu_q = {0, 75}, .cu_k = {0, 75}, .causal = true},
     {.n_heads = 1, .n_kv_heads = 1, .dim = 150, .n_seqs = 1, .cu_q = {0, 9}, .cu_k = {0, 30}, .causal = false},
     {.n_heads = 2, .n_kv_heads = 1, .dim = 256, .n_seqs = 1, .cu_q = {0, 20}, .cu_k = {0, 20}, .causal = true, .window = 7},
+    /* widths that are multiplied in BF16: blocks and last keys of any length, a window, what sees nothing */
+    {.n_heads = 4, .n_kv_heads = 2, .dim = 32, .n_seqs = 4, .cu_q = {0, 70, 101, 101, 110}, .cu_k = {0, 70, 101, 101, 110}, .causal = true, .window = 37},
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 16, .cu_q = {70}, .cu_k = {150}, .n_spans = 4,
+     .spans = {{20, 25, 30, 80, 50}, {0, 20, 0, 60, -9}, {45, 18, 110, 35, 5}, {64, 5, 0, 0, 0}}},
     /* many keys, which a GPU takes in other tiles than few */
     {.n_heads = 1, .n_kv_heads = 1, .dim = 64, .n_seqs = 1, .cu_q = {0, 140}, .cu_k = {0, 2100}, .causal = true},
     {.n_heads = 1, .n_kv_heads = 1, .dim = 128, .n_seqs = 1, .cu_q = {0, 40}, .cu_k = {0, 2050}, .causal = true},

@@ -30,6 +30,24 @@ static int alloc_state(struct s2s_decode *decode, const struct s2s_block *block,
     return 0;
 }
 
+/* Sequences that change places go through it; one alone never does. */
+static int make_room(struct s2s_decode *decode, struct s2s_error *err)
+{
+    size_t most = 0;
+    for (int i = 0; i < decode->n_blocks; i++)
+        for (int part = 0; part < S2S_STATES; part++)
+            most = decode->states[i].bytes[part] > most ? decode->states[i].bytes[part] : most;
+    most *= (size_t)decode->n_seqs;
+    if (decode->n_seqs == 1 || most == 0)
+        return 0;
+    decode->room = decode->device->kernels->alloc(&decode->device->queue, most);
+    return decode->room ? 0
+                        : s2s_error_set(err, S2S_E_NOMEM,
+                                        "no room for the %zu bytes through which %lld sequences "
+                                        "change places",
+                                        most, (long long)decode->n_seqs);
+}
+
 int s2s_decode_new(struct s2s_decode **out, const struct s2s_model *model, int64_t n_seqs,
                    int64_t cap, struct s2s_error *err)
 {
@@ -44,6 +62,8 @@ int s2s_decode_new(struct s2s_decode **out, const struct s2s_model *model, int64
     decode->states = s2s_xcalloc((size_t)model->n_blocks, sizeof *decode->states);
     for (int i = 0; rc == 0 && i < model->n_blocks; i++)
         rc = alloc_state(decode, &model->blocks[i], &decode->states[i], err);
+    if (rc == 0)
+        rc = make_room(decode, err);
     if (rc < 0) {
         s2s_decode_free(decode);
         decode = NULL;
@@ -92,20 +112,6 @@ static void choose_part(const struct s2s_decode *decode, void *memory, size_t by
             copy(decode, part_of(memory, bytes, s), part_of(decode->room, bytes, s));
 }
 
-static void make_room(struct s2s_decode *decode)
-{
-    size_t most = 0;
-    for (int i = 0; i < decode->n_blocks; i++)
-        for (int part = 0; part < S2S_STATES; part++)
-            most = decode->states[i].bytes[part] > most ? decode->states[i].bytes[part] : most;
-    most *= (size_t)decode->n_seqs;
-    if (decode->room || most == 0)
-        return;
-    decode->room = decode->device->kernels->alloc(&decode->device->queue, most);
-    if (!decode->room)
-        S2S_BUG("no room for %zu bytes", most);
-}
-
 void s2s_decode_choose(struct s2s_decode *decode, const int32_t *from, int64_t n)
 {
     int64_t *lens = s2s_xcalloc((size_t)decode->n_seqs, sizeof *lens), n_moved = 0;
@@ -117,7 +123,6 @@ void s2s_decode_choose(struct s2s_decode *decode, const int32_t *from, int64_t n
     free(lens);
     if (n_moved == 0)
         return;
-    make_room(decode);
     for (int i = 0; i < decode->n_blocks; i++)
         for (int part = 0; part < S2S_STATES; part++)
             if (decode->states[i].parts[part])

@@ -305,6 +305,51 @@ static void rows_in_no_span_get_nothing(void **state)
     }
 }
 
+/* Sequences that are packed, empty ones at the end, and a tail that belongs to none. */
+static const struct problem padded[] = {
+    {.n_heads = 2,
+     .n_kv_heads = 1,
+     .dim = 64,
+     .cu_q = {60},
+     .cu_k = {70},
+     .n_spans = 4,
+     .spans = {{0, 37, 0, 37, 0}, {37, 8, 37, 8, 0}, {45, 0, 45, 0, 0}, {45, 0, 45, 0, 0}}},
+    {.n_heads = 1,
+     .n_kv_heads = 1,
+     .dim = 20,
+     .cu_q = {30},
+     .cu_k = {50},
+     .n_spans = 2,
+     .spans = {{0, 21, 0, 30, S2S_SPAN_ALL}, {21, 0, 30, 0, 0}}},
+};
+
+/* All that a call gives is the same where the tail of what it takes is NaN. */
+static void the_tail_of_a_pack_is_not_read(void **state)
+{
+    for (size_t i = 0; i < sizeof padded / sizeof *padded; i++) {
+        const struct problem *p = &padded[i];
+        const struct s2s_span *last = &p->spans[p->n_spans - 1];
+        const int64_t ends[3] = {last->q0, last->k0, last->k0};
+        struct run r[2];
+        for (int dirty = 0; dirty < 2; dirty++) {
+            set_up(&r[dirty], p);
+            for (int j = 0; j < 5 && dirty; j++) { /* q, k, v and dO */
+                const int of = j < 3 ? j : 0;
+                for (int64_t at = ends[of] * r->width[of]; at < r->n[of] * r->width[of]; at++)
+                    r[dirty].x[j][at] = NAN;
+            }
+            forward(&r[dirty]);
+            backward(&r[dirty], false);
+        }
+        assert_memory_equal(r[0].x[3], r[1].x[3], (size_t)(r->n[0] * r->width[0]) * sizeof(float));
+        for (int j = 0; j < 3; j++)
+            assert_memory_equal(r[0].g[j], r[1].g[j],
+                                (size_t)(r->n[j] * r->width[j]) * sizeof(float));
+        tear_down(&r[0]);
+        tear_down(&r[1]);
+    }
+}
+
 /* Rank `rank` of `cp` holds chunks rank and 2 cp - 1 - rank of each sequence, and all keys. */
 static void take_chunks(struct problem *part, const struct problem *whole, int cp, int rank,
                         int32_t *rows)
@@ -514,6 +559,7 @@ int main(void)
         cmocka_unit_test(forward_agrees_with_the_definition),
         cmocka_unit_test(backward_agrees_with_differences),
         cmocka_unit_test(rows_in_no_span_get_nothing),
+        cmocka_unit_test(the_tail_of_a_pack_is_not_read),
         cmocka_unit_test(chunks_of_ranks_make_up_the_whole),
         cmocka_unit_test(keys_in_two_parts_merge_to_the_whole),
         cmocka_unit_test(spans_with_common_keys_are_a_group),

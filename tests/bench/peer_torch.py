@@ -3,6 +3,9 @@
     python peer_torch.py llama      Llama of 50.5 M parameters, utterances packed to one row, SDPA called once a sequence
     python peer_torch.py encoder    FastConformer of 26.1 M parameters, clips of 10 s
     python peer_torch.py salm       both: encoder padded, LLM packed
+    python peer_torch.py nemotron   NemotronH of 52.9 M parameters without experts, packed as the Llama. transformers' own class knows no packs;
+                                    this one is written here: the convolution as four shifted products, the scan in chunks of CHUNK (32) rows, all
+                                    chunks and heads in batched products, a loop over chunks for the states alone, boundaries as zeros of the decays
 
 PRECISION=bf16-mixed is torch.autocast over weights of fp32, PRECISION=bf16-true a model of bf16; else all is fp32.
 
@@ -66,6 +69,115 @@ def encoder():
         attention_dropout=0.))
 
 
+HEADS, DIM, GROUPS, STATE, KERNEL = 16, 64, 2, 64, 4
+CHUNK = int(os.environ.get("CHUNK", "32"))
+segment = None  # of each packed row: the number of its utterance
+
+
+class RmsNorm(torch.nn.Module):
+    def __init__(self, width, groups=1):
+        super().__init__()
+        self.weight, self.groups = torch.nn.Parameter(torch.ones(width)), groups
+
+    def forward(self, x):
+        y = F.rms_norm(x.float().unflatten(-1, (self.groups, -1)), (x.shape[-1] // self.groups,), eps=1e-5).flatten(-2)
+        return (self.weight * y).to(x.dtype)
+
+
+def scan(x, dt, a, b, c, skip):
+    """x [T, H, P], dt [T, H] steps, a [H], b, c [T, G, N]; rows of other utterances are not seen. Sums in fp32."""
+    t = x.shape[0]
+    pad = -t % CHUNK
+    seg = F.pad(segment, (0, pad), value=-1).view(-1, CHUNK)
+    x, b, c = (F.pad(m.float(), (0, 0, 0, 0, 0, pad)).unflatten(0, (-1, CHUNK)) for m in (x, b, c))
+    dt = F.pad(dt.float(), (0, 0, 0, pad)).unflatten(0, (-1, CHUNK))
+    v = (x * dt[..., None]).transpose(1, 2)  # [n, H, Q, P]
+    s = (dt * a).cumsum(1).transpose(1, 2)  # [n, H, Q]
+    same = seg[:, :, None] == seg[:, None, :]
+    decay = torch.exp((s[..., :, None] - s[..., None, :]).masked_fill(~(same & torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril())[:, None], -torch.inf))
+    b, c = b.transpose(1, 2), c.transpose(1, 2)  # [n, G, Q, N]
+    each = x.shape[2] // b.shape[1]
+    y = ((c @ b.transpose(-1, -2)).repeat_interleave(each, 1) * decay) @ v
+    last = (seg == seg[:, -1:])[:, None] * torch.exp(s[..., -1:] - s)  # what is left of a row at the chunk's end
+    own = (v * last[..., None]).transpose(-1, -2) @ b.repeat_interleave(each, 1)  # [n, H, P, N]
+    through = torch.exp(s[..., -1]) * (seg[:, :1] == seg[:, -1:])
+    goes_on = torch.cat([torch.zeros(1, dtype=torch.bool), seg[1:, 0] == seg[:-1, -1]])
+    state, states = torch.zeros_like(own[0]), []
+    for i in range(own.shape[0]):
+        states.append(state if goes_on[i] else torch.zeros_like(state))
+        state = states[-1] * through[i, :, None, None] + own[i]
+    first = (seg == seg[:, :1])[:, None] * torch.exp(s)
+    y = y + first[..., None] * (c.repeat_interleave(each, 1) @ torch.stack(states).transpose(-1, -2))
+    return (y.transpose(1, 2) + skip[:, None] * x).flatten(0, 1)[:t]
+
+
+class Mamba(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        inner, self.pairs = HEADS * DIM, GROUPS * STATE
+        self.parts = [inner, inner + 2 * self.pairs, HEADS]
+        self.in_proj, self.out_proj = torch.nn.Linear(width, sum(self.parts), bias=False), torch.nn.Linear(inner, width, bias=False)
+        self.conv = torch.nn.Parameter(torch.rand(KERNEL, self.parts[1]) - .5)
+        self.conv_bias = torch.nn.Parameter(torch.zeros(self.parts[1]))
+        self.dt_bias, self.skip = torch.nn.Parameter(torch.full((HEADS,), -4.)), torch.nn.Parameter(torch.ones(HEADS))
+        self.a_log, self.norm = torch.nn.Parameter(torch.arange(1, HEADS + 1.).log()), RmsNorm(inner, GROUPS)
+
+    def forward(self, u):
+        z, xbc, dt = self.in_proj(u).split(self.parts, -1)
+        y = self.conv_bias + self.conv[-1] * xbc
+        for k in range(1, KERNEL):
+            seen = (segment[k:] == segment[:-k])[:, None]
+            y = y + F.pad(self.conv[-1 - k] * xbc[:-k] * seen, (0, 0, k, 0))
+        x, b, c = F.silu(y).split([HEADS * DIM, self.pairs, self.pairs], -1)
+        y = scan(x.unflatten(-1, (HEADS, DIM)), F.softplus(dt + self.dt_bias), -self.a_log.exp(), b.unflatten(-1, (GROUPS, STATE)),
+                 c.unflatten(-1, (GROUPS, STATE)), self.skip)
+        return self.out_proj(self.norm(y.flatten(-2).to(z.dtype) * F.silu(z)))
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width, bias=False), torch.nn.Linear(width, width, bias=False)
+
+    def forward(self, u):
+        q, k, v = self.qkv(u).unflatten(-1, (3, 8, -1)).permute(1, 2, 0, 3)[:, None]
+        y, _ = attention_per_sequence(self, q, k, v, None)
+        return self.out(y[0].flatten(-2))
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 2048, bias=False), torch.nn.Linear(2048, width, bias=False)
+
+    def forward(self, u):
+        return self.down(F.relu(self.up(u)).square())
+
+
+class Nemotron(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        kinds = {"M": Mamba, "*": Attention, "-": Mlp}
+        self.embed, self.head = torch.nn.Embedding(VOCAB, 512), torch.nn.Linear(512, VOCAB, bias=False)
+        self.mixers = torch.nn.ModuleList(kinds[letter](512) for letter in "M-M-M*-M-M-")
+        self.norms = torch.nn.ModuleList(RmsNorm(512) for _ in range(12))
+
+    def forward(self, ids, labels):
+        h = self.embed(ids)
+        for norm, mixer in zip(self.norms, self.mixers):
+            h = h + mixer(norm(h))
+        return F.cross_entropy(self.head(self.norms[-1](h)).float(), labels)
+
+
+def nemotron_step(model, rng):
+    global segment
+    _, lengths = pick(rng)
+    n = packed(lengths).shape[1]
+    segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor([int(x) for x in lengths]))
+    ids, labels = torch.randint(0, VOCAB, (n,)), torch.randint(0, VOCAB, (n,))
+    return (lambda: model(ids, labels)), n
+
+
 def packed(lengths):
     cu_seqlens[:] = [0] + [int(x) for x in np.cumsum(lengths)]
     return torch.cat([torch.arange(int(n)) for n in lengths])[None]
@@ -115,7 +227,7 @@ def main():
     rng = np.random.default_rng(0)
     ALL_ATTENTION_FUNCTIONS.register("per_sequence", attention_per_sequence)
     make, step_of, unit = {"llama": (llama, llama_step, "tokens/s"), "encoder": (encoder, encoder_step, "audio-s/s"),
-                           "salm": (Salm, salm_step, "tokens/s")}[what]
+                           "salm": (Salm, salm_step, "tokens/s"), "nemotron": (Nemotron, nemotron_step, "tokens/s")}[what]
     model = make().to(torch.bfloat16 if PRECISION == "bf16-true" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rates = []

@@ -23,7 +23,7 @@ for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
     esac
 done
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
-    for what in llama encoder salm; do
+    for what in llama encoder salm nemotron; do
         for precision in fp32 bf16-mixed; do
             wanted "torch $what" "$@" && PRECISION=$precision OMP_WAIT_POLICY=passive "$python" tests/bench/peer_torch.py "$what" 2>/dev/null
         done

@@ -3,8 +3,10 @@
  * utterances: real tokens a second, and the share of this machine's own product speed in the same
  * precision, measured in the same run.
  *
- *   train_bench [SHAPE] [STEPS] [PRECISION]     SHAPE is llama50 (default) or llama125, PRECISION
- *                                               fp32 or bf16-mixed (default: one after the other)
+ *   train_bench [SHAPE] [STEPS] [PRECISION]     SHAPE is llama50, llama125 or nemotron53 (a hybrid
+ *                                               of Mamba2, attention and MLPs), PRECISION fp32 or
+ *                                               bf16-mixed (default: llama50 and nemotron53, each
+ *                                               in both)
  *   mpirun -n 2 train_bench ..      data parallelism: tokens of all ranks, the rest of the first
  *
  * Lengths are those of speech data: half a second to 30 s at 12.5 frames a second, and the text.
@@ -30,7 +32,13 @@ enum { VOCAB = 32000 };
 static const struct shape {
     const char *name;
     int width, layers, heads, inner, tokens;
-} shapes[] = {{"llama50", 512, 10, 8, 1536, 2048}, {"llama125", 768, 12, 12, 2560, 900}};
+    const char *mixers; /* of a NemotronH: a letter a layer; NULL: a Llama */
+} shapes[] = {{"llama50", 512, 10, 8, 1536, 2048, NULL},
+              {"llama125", 768, 12, 12, 2560, 900, NULL},
+              {"nemotron53", 512, 11, 8, 2048, 2048, "M-M-M*-M-M-"}};
+
+/* Of its Mamba2 layers. */
+enum { MAMBA_HEADS = 16, MAMBA_DIM = 64, MAMBA_GROUPS = 2, MAMBA_STATE = 64, MAMBA_KERNEL = 4 };
 
 static int compare(const void *a, const void *b)
 {
@@ -89,16 +97,36 @@ static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64
         }
 }
 
+static int count(const char *mixers, char letter)
+{
+    int n = 0;
+    for (; *mixers; mixers++)
+        n += *mixers == letter;
+    return n;
+}
+
 /* Multiplications and additions of a step that the mathematics asks for: six a weight and token
- * (labelled ones in the output layer), and attention over half a square. */
+ * (labelled ones in the output layer), attention over half a square, and of a state-space model
+ * what a token adds to its states and reads of them. */
 static double step_flops(const struct shape *s, const struct s2s_batch *b)
 {
-    double weights = (double)s->layers * (4.0 * s->width * s->width + 3.0 * s->width * s->inner);
-    double flops =
-        6 * weights * (double)b->n_tokens + 6.0 * VOCAB * s->width * (double)s2s_batch_n_labels(b);
+    const double width = s->width, attention = 4 * width * width, scanned = MAMBA_HEADS * MAMBA_DIM,
+                 pairs = MAMBA_GROUPS * MAMBA_STATE;
+    int n_attention = s->layers;
+    double weights = s->layers * (attention + 3 * width * s->inner), states = 0;
+    if (s->mixers) {
+        const int n_mamba = count(s->mixers, 'M');
+        n_attention = count(s->mixers, '*');
+        weights = n_attention * attention + count(s->mixers, '-') * 2 * width * s->inner +
+                  n_mamba * (width * (3 * scanned + 2 * pairs + MAMBA_HEADS) +
+                             MAMBA_KERNEL * (scanned + 2 * pairs));
+        states = n_mamba * scanned * MAMBA_STATE;
+    }
+    double flops = (6 * weights + 12 * states) * (double)b->n_tokens +
+                   6.0 * VOCAB * width * (double)s2s_batch_n_labels(b);
     for (int64_t i = 0; i < b->n_seqs; i++) {
         double len = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-        flops += 12.0 * s->layers * s->width * len * len / 2;
+        flops += 12.0 * n_attention * width * len * len / 2;
     }
     return flops;
 }
@@ -138,10 +166,18 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s", path);
     dprintf(fd,
-            "{\"model_type\": \"llama\", \"vocab_size\": %d, \"hidden_size\": %d, "
-            "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"intermediate_size\": %d, "
-            "\"tie_word_embeddings\": true}",
-            VOCAB, s->width, s->layers, s->heads, s->inner);
+            "{\"vocab_size\": %d, \"hidden_size\": %d, \"num_hidden_layers\": %d, "
+            "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, "
+            "\"intermediate_size\": %d, ",
+            VOCAB, s->width, s->layers, s->heads, s->heads, s->width / s->heads, s->inner);
+    if (s->mixers)
+        dprintf(fd,
+                "\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"%s\", "
+                "\"mamba_num_heads\": %d, \"mamba_head_dim\": %d, \"n_groups\": %d, "
+                "\"ssm_state_size\": %d, \"conv_kernel\": %d}",
+                s->mixers, MAMBA_HEADS, MAMBA_DIM, MAMBA_GROUPS, MAMBA_STATE, MAMBA_KERNEL);
+    else
+        dprintf(fd, "\"model_type\": \"llama\", \"tie_word_embeddings\": true}");
     close(fd);
     struct s2s_model_options options = {.config = path};
     int rc = s2s_model_open(&b->model, b->device, NULL, NULL, &options, err);
@@ -228,30 +264,37 @@ out:
     return rc;
 }
 
+static const struct shape *find_shape(const char *name)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(shapes[i].name, name) == 0)
+            return &shapes[i];
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
-    const char *name = argc > 1 ? argv[1] : "llama50";
+    static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16};
+    static const char *const precisions[] = {"fp32", "bf16-mixed"};
+    const char *wanted[] = {argc > 1 ? argv[1] : "llama50", argc > 1 ? NULL : "nemotron53"};
     int64_t n_steps = 4;
     if (argc > 2 && s2s_parse_i64(&n_steps, argv[2], 1, 1000, &err) < 0) {
         fprintf(stderr, "train_bench: %s\n", err.text);
         return 2;
     }
-    const struct shape *shape = NULL;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(shapes[i].name, name) == 0)
-            shape = &shapes[i];
-    if (!shape) {
-        fprintf(stderr, "train_bench: no shape %s\n", name);
-        return 2;
-    }
-    static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16};
-    static const char *const precisions[] = {"fp32", "bf16-mixed"};
-    for (int i = 0; i < 2; i++)
-        if ((argc <= 3 || strcmp(argv[3], precisions[i]) == 0) &&
-            run(shape, (int)n_steps, dtypes[i], &err) < 0) {
-            fprintf(stderr, "train_bench: %s\n", err.text);
-            return 1;
+    for (int w = 0; w < 2 && wanted[w]; w++) {
+        const struct shape *shape = find_shape(wanted[w]);
+        if (!shape) {
+            fprintf(stderr, "train_bench: no shape %s\n", wanted[w]);
+            return 2;
         }
+        for (int i = 0; i < 2; i++)
+            if ((argc <= 3 || strcmp(argv[3], precisions[i]) == 0) &&
+                run(shape, (int)n_steps, dtypes[i], &err) < 0) {
+                fprintf(stderr, "train_bench: %s\n", err.text);
+                return 1;
+            }
+    }
     return 0;
 }

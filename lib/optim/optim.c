@@ -130,10 +130,12 @@ static int alloc_state(struct s2s_optim *o, struct s2s_error *err)
     const size_t range_bytes = (size_t)o->n_ranges * sizeof *o->ranges;
     o->m = k->alloc(&device->queue, bytes);
     o->v = k->alloc(&device->queue, bytes);
+    if (o->options.ema_decay > 0)
+        o->ema = k->alloc(&device->queue, bytes);
     o->sums = k->alloc(&device->queue, S2S_CLASSES * sizeof *o->sums);
     o->ranges =
         k->alloc(&device->queue, range_bytes ? range_bytes : 1); /* a stage may train none */
-    if (!o->m || !o->v || !o->sums || !o->ranges) {
+    if (!o->m || !o->v || !o->sums || !o->ranges || (o->options.ema_decay > 0 && !o->ema)) {
         int rc = s2s_error_set(err, S2S_E_NOMEM,
                                "no room for the optimizer's two moments of %.3g parameters",
                                (double)o->numel);
@@ -194,6 +196,7 @@ void s2s_optim_free(struct s2s_optim *o)
     struct s2s_queue *queue = &o->params->device->queue;
     k->free(queue, o->m);
     k->free(queue, o->v);
+    k->free(queue, o->ema);
     k->free(queue, o->sums);
     k->free(queue, o->ranges);
     free(o->host_ranges);
@@ -275,6 +278,33 @@ void s2s_optim_begin(struct s2s_optim *o)
     o->t++;
 }
 
+/* ema = keep ema + (1 - keep) value, in a slice */
+static void follow_values(struct s2s_optim *o, const struct s2s_optim_slice *slice, double keep)
+{
+    struct s2s_device *device = o->params->device;
+    const int64_t n = slice->end - slice->begin;
+    const struct s2s_mat ema = {o->ema + slice->at, n, S2S_F32};
+    device->kernels->axpby(
+        &device->queue, &(struct s2s_k_axpby){.x = {o->params->master + slice->stored, n, S2S_F32},
+                                              .z = keep != 0 ? ema : (struct s2s_mat){0},
+                                              .y = ema,
+                                              .rows = 1,
+                                              .cols = n,
+                                              .alpha = (float)(1 - keep),
+                                              .beta = (float)keep});
+}
+
+int s2s_optim_n_moments(const struct s2s_optim *o)
+{
+    return o->ema ? 3 : 2;
+}
+
+void s2s_optim_begin_ema(struct s2s_optim *o)
+{
+    for (size_t i = 0; o->ema && i < o->n_slices; i++)
+        follow_values(o, &o->slices[i], 0);
+}
+
 void s2s_optim_update(struct s2s_optim *o, size_t i, double lr, double weight_decay,
                       double grad_scale)
 {
@@ -299,6 +329,8 @@ void s2s_optim_update(struct s2s_optim *o, size_t i, double lr, double weight_de
             .eps = o->options.eps,
             .weight_decay = weight_decay,
             .grad_scale = grad_scale});
+    if (o->ema)
+        follow_values(o, slice, o->options.ema_decay);
 }
 
 void s2s_optim_step(struct s2s_optim *o, double lr, double weight_decay, double grad_scale)
@@ -337,7 +369,8 @@ bool s2s_optim_next(const struct s2s_optim *o, const struct s2s_param *p, int64_
 static float *moments_at(const struct s2s_optim *o, const struct s2s_optim_slice *slice,
                          const struct s2s_param *p, int which, int64_t begin)
 {
-    return (which ? o->v : o->m) + slice->at + (p->offset + begin - slice->begin);
+    float *const all[] = {o->m, o->v, o->ema};
+    return all[which] + slice->at + (p->offset + begin - slice->begin);
 }
 
 void s2s_optim_get(const struct s2s_optim *o, const struct s2s_param *p, int which, float *local)

@@ -18,11 +18,12 @@ struct s2s_error;
 struct s2s_adamw_options {
     double lr, beta1, beta2, eps, weight_decay;
     double clip_norm; /* 0: no clipping */
+    double ema_decay; /* of a moving average of the values; 0: there is none */
 };
 
 #define S2S_ADAMW_OPTIONS_DEFAULT \
     { \
-        1e-3, 0.9, 0.95, 1e-8, 0, 0 \
+        1e-3, 0.9, 0.95, 1e-8, 0, 0, 0 \
     }
 
 /* The section `optimizer` of a recipe (may be NULL); RANGE names what is out of range. */
@@ -45,6 +46,7 @@ struct s2s_optim {
     bool divided;  /* ranks that have other tokens update the rest; the caller's to set */
     int64_t numel; /* of all slices */
     float *m, *v;  /* [numel], device memory */
+    float *ema;    /* [numel] of the values, F32 as the masters; NULL: not kept */
     int64_t t;     /* steps taken */
     struct s2s_adamw_range *ranges;      /* [n_ranges] slice by slice, device memory */
     struct s2s_optim_range *host_ranges; /* [n_ranges] */
@@ -97,8 +99,12 @@ void s2s_optim_update(struct s2s_optim *optim, size_t slice, double lr, double w
  */
 bool s2s_optim_next(const struct s2s_optim *optim, const struct s2s_param *param, int64_t *begin,
                     int64_t *end);
+/* How many there are of each element: m, v, and the average of the values where it is kept. */
+int s2s_optim_n_moments(const struct s2s_optim *optim);
+/* The average begins at the values as they are now. Nothing where none is kept. */
+void s2s_optim_begin_ema(struct s2s_optim *optim);
 /* Their moments, out of and into host memory of the whole local tensor [numel]; other elements are
- * left alone. which: 0 m, 1 v. */
+ * left alone. which: 0 m, 1 v, 2 the average. */
 void s2s_optim_get(const struct s2s_optim *optim, const struct s2s_param *param, int which,
                    float *local);
 /* One of those pieces alone, the one that begins there, into out, in the order of the device's

@@ -135,6 +135,7 @@ static const char *const keys[] = {
     "train.log_every",
     "train.recompute",
     "train.precision",
+    "train.ema_decay",
     "train.moe_aux_loss_coeff",
     "train.moe_z_loss_coeff",
     "train.moe_router_load_balancing_type",

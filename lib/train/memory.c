@@ -51,7 +51,7 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_side *side
     *m = (struct s2s_train_memory){
         .parameters = s2s_params_bytes(params),
         .gradients = f32 * (params->n_stored + n_whole),
-        .optimizer = 2 * f32 * side->optim->numel +
+        .optimizer = s2s_optim_n_moments(side->optim) * f32 * side->optim->numel +
                      (int64_t)(S2S_CLASSES * sizeof *side->optim->sums) +
                      side->optim->n_ranges * (int64_t)sizeof *side->optim->ranges,
         .activations = (int64_t)s2s_flow_peak_bytes(&side->flow),

@@ -309,8 +309,13 @@ static int read_optimizer(struct s2s_recipe *r, struct s2s_error *err)
     const struct s2s_conf *optimizer, *schedule;
     int rc = s2s_conf_get_map(&optimizer, r->conf, "optimizer", err);
     if (rc < 0 || (rc = s2s_adamw_read(&r->adamw, optimizer, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&r->adamw.ema_decay, r->conf, "train.ema_decay", 0, err)) < 0 ||
         (rc = s2s_conf_get_map(&schedule, r->conf, "schedule", err)) < 0)
         return rc;
+    if (!(r->adamw.ema_decay >= 0 && r->adamw.ema_decay < 1))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "train.ema_decay"),
+                              "expected a number of at least 0 and below 1, found %g",
+                              r->adamw.ema_decay);
     rc = s2s_schedule_read(&r->schedule, schedule, r->adamw.lr, r->adamw.weight_decay,
                            r->steps > 0 ? (double)r->steps : INFINITY, err);
     /* a run that only the time ends counts shares of it */

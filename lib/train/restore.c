@@ -28,11 +28,11 @@ static int read_boxes(struct s2s_ckpt *ckpt, const char *name, const struct s2s_
 }
 
 static int read_moments(struct s2s_ckpt *ckpt, struct s2s_optim *optim, const struct s2s_param *p,
-                        float *host, float *room, struct s2s_error *err)
+                        int n_moments, float *host, float *room, struct s2s_error *err)
 {
     struct s2s_box boxes[S2S_PARAM_BOXES];
     int rc = 0;
-    for (int m = 0; rc == 0 && m < 2; m++) {
+    for (int m = 0; rc == 0 && m < n_moments; m++) {
         char *name = s2s_xasprintf("%s.%s", train_moments[m], p->name);
         for (int64_t begin, end = 0; rc == 0 && s2s_optim_next(optim, p, &begin, &end);)
             rc = read_boxes(ckpt, name, p, boxes, s2s_param_range_boxes(boxes, p, begin, end), host,
@@ -45,17 +45,17 @@ static int read_moments(struct s2s_ckpt *ckpt, struct s2s_optim *optim, const st
 }
 
 /* Names and shapes of everything that is wanted, checked at once. */
-static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, bool with_moments,
+static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, int n_moments,
                        struct s2s_error *err)
 {
-    struct s2s_ckpt_want *wants = s2s_xcalloc(3 * params->n + 1, sizeof *wants);
+    struct s2s_ckpt_want *wants = s2s_xcalloc(4 * params->n + 1, sizeof *wants);
     size_t n = 0;
     for (size_t i = 0; i < params->n; i++) {
         const struct s2s_param *p = params->list[i];
         if (!s2s_param_is_here(p) || p->flags & S2S_PARAM_UNSAVED)
             continue;
         wants[n++] = (struct s2s_ckpt_want){p->name, S2S_F32, p->n_dims, p->shape};
-        for (int m = 0; with_moments && p->trained && m < 2; m++)
+        for (int m = 0; p->trained && m < n_moments; m++)
             wants[n++] = (struct s2s_ckpt_want){s2s_xasprintf("%s.%s", train_moments[m], p->name),
                                                 S2S_F32, p->n_dims, p->shape};
     }
@@ -141,7 +141,7 @@ static int stored_boxes(struct s2s_box *out, const struct s2s_param *p)
 }
 
 static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_optim *optim,
-                        struct s2s_error *err)
+                        int n_moments, struct s2s_error *err)
 {
     float *host, *room;
     int rc = train_alloc_host(&host, &room, params, err);
@@ -155,7 +155,7 @@ static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct
             break;
         s2s_param_set_local(p, host);
         if (optim && p->trained)
-            rc = read_moments(ckpt, optim, p, host, room, err);
+            rc = read_moments(ckpt, optim, p, n_moments, host, room, err);
     }
     free(host);
     return rc;
@@ -186,6 +186,19 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
     return 0;
 }
 
+/* Those of a run that kept no average of its values are two, and it begins here. */
+static int moments_in(struct s2s_ckpt *ckpt, const struct s2s_params *params,
+                      const struct s2s_optim *optim)
+{
+    bool has = false;
+    for (size_t i = 0; i < params->n && !has; i++) {
+        char *name = s2s_xasprintf("%s.%s", train_moments[2], params->list[i]->name);
+        has = s2s_ckpt_find(ckpt, name) != NULL;
+        free(name);
+    }
+    return has ? s2s_optim_n_moments(optim) : 2;
+}
+
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
                 struct s2s_run_state *state, struct s2s_error *err)
 {
@@ -193,16 +206,53 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
     int rc = s2s_ckpt_open(&ckpt, path, err);
     if (rc < 0)
         return rc;
-    rc = check_names(ckpt, params, optim != NULL, err); /* says the path */
+    const int n_moments = optim ? moments_in(ckpt, params, optim) : 0;
+    rc = check_names(ckpt, params, n_moments, err); /* says the path */
     if (rc == 0) {
         rc = warn_unused(ckpt, params, err);
         if (rc == 0)
-            rc = read_tensors(ckpt, params, optim, err);
+            rc = read_tensors(ckpt, params, optim, n_moments, err);
+        if (rc == 0 && optim && n_moments == 2)
+            s2s_optim_begin_ema(optim);
         if (rc == 0 && optim)
             rc = read_state(ckpt, optim, state, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
     }
+    s2s_ckpt_close(ckpt);
+    return rc;
+}
+
+static int read_averages(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_error *err)
+{
+    float *host, *room;
+    int rc = train_alloc_host(&host, &room, params, err);
+    for (size_t i = 0; rc == 0 && i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        struct s2s_box boxes[S2S_PARAM_BOXES];
+        char *name = s2s_xasprintf("%s.%s", train_moments[2], p->name);
+        if (p->trained && !s2s_ckpt_find(ckpt, name)) {
+            rc = s2s_error_set(err, S2S_E_NOTFOUND, "it has no averages of values (%s)", name);
+            s2s_error_hint(err, rc, "train.ema_decay keeps them");
+        } else if (p->trained) {
+            rc = read_boxes(ckpt, name, p, boxes, s2s_param_boxes(boxes, p, NULL), host, room, err);
+        }
+        if (rc == 0 && p->trained)
+            s2s_param_set_local(p, host);
+        free(name);
+    }
+    free(host);
+    return rc;
+}
+
+int s2s_restore_averages(const char *path, struct s2s_params *params, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    int rc = s2s_ckpt_open(&ckpt, path, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = read_averages(ckpt, params, err)) < 0)
+        s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
     s2s_ckpt_close(ckpt);
     return rc;
 }

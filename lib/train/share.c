@@ -8,7 +8,8 @@
 #include "lib/ckpt/write/dist.h"
 #include "lib/tensor/device.h"
 
-const char *const train_moments[2] = {"optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"};
+const char *const train_moments[3] = {"optimizer.state.exp_avg", "optimizer.state.exp_avg_sq",
+                                      "optimizer.state.ema"};
 
 /* Elements [begin, end) of a parameter's local tensor. */
 struct piece {
@@ -83,7 +84,7 @@ static void find_copies(const struct s2s_group *out[S2S_AXES],
 
 static void add_moments(struct s2s_share *s, const struct s2s_param *p)
 {
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < s2s_optim_n_moments(s->optim); m++)
         for (int64_t begin, end = 0; s2s_optim_next(s->optim, p, &begin, &end);)
             add_piece(s, p, m, begin, end);
 }

@@ -43,7 +43,7 @@ int s2s_share_write(const struct s2s_share *share, struct s2s_dist_writer *write
 int train_alloc_host(float **host, float **room, const struct s2s_params *params,
                      struct s2s_error *err);
 
-/* Names of the moments in a checkpoint, before ".<parameter>": m, v. */
-extern const char *const train_moments[2];
+/* Names of the moments in a checkpoint, before ".<parameter>": m, v, the average of the values. */
+extern const char *const train_moments[3];
 
 #endif

@@ -216,9 +216,12 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
         rc = s2s_base_describe(&t->base, t->recipe, err);
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
-    if (!has_checkpoint(t))
-        return s2s_mesh_all_ok(t->mesh, s2s_bundle_load(&t->bundle, (uint64_t)t->recipe->seed, err),
-                               err);
+    if (!has_checkpoint(t)) {
+        rc = s2s_bundle_load(&t->bundle, (uint64_t)t->recipe->seed, err);
+        if (rc == 0)
+            s2s_optim_begin_ema(t->optim);
+        return s2s_mesh_all_ok(t->mesh, rc, err);
+    }
     if (!t->recipe->resume) {
         rc = s2s_error_set(err, S2S_E_RULE, "%s holds checkpoints, and checkpoint.resume is false",
                            t->ckpt_root);

@@ -140,6 +140,9 @@ void s2s_save_free(struct s2s_save *save); /* waits for the thread; NULL is a no
  * be there: NOTFOUND lists those that are not. Weights that nobody wants are a warning. */
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
                 struct s2s_run_state *state, struct s2s_error *err);
+/* The averages of trained values (train.ema_decay) in their place; NOTFOUND if there are none. No
+ * parameter may be divided. */
+int s2s_restore_averages(const char *path, struct s2s_params *params, struct s2s_error *err);
 /* Whether the checkpoint has an output layer that differs from the embedding, below prefix
  * ("llm."). 1, 0, or an error of reading. */
 int s2s_restore_own_head(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err);

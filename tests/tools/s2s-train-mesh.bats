@@ -87,9 +87,10 @@ mesh.tp=4 mesh.sequence_parallel=true | r.yaml model.llm.config=bias.json model.
 LINES
 }
 
-@test "what is computed again on a mesh is what was computed" {
+@test "what is computed again on a mesh is what was computed, and averages are divided as moments are" {
     equal <<'LINES'
-mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params train.recompute=selective | r.yaml
+mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim | r.yaml train.ema_decay=0.9
+mesh.tp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params train.recompute=selective | r.yaml train.ema_decay=0.9
 mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=selective | r.yaml model.lora={"rank":4}
 LINES
 }

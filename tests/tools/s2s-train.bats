@@ -443,6 +443,34 @@ s.yaml data.eval={} model.lora={"rank":2} train.precision=bf16-mixed
 LINES
 }
 
+@test "averages of the values are kept, resumed, evaluated and exported" {
+    s2s-train r.yaml -q -j1 run=all train.steps=8 train.ema_decay=0.9
+    s2s-train r.yaml -q -j1 run=two train.steps=3 train.ema_decay=0.9
+    s2s-train r.yaml -q -j1 run=two train.steps=8 train.ema_decay=0.9
+    alike "$(bits all 8)" "$(bits two 8)"
+    # the values do not depend on it, and a run may begin with it later
+    s2s-train r.yaml -q -j1 run=none train.steps=8
+    alike "$(bits all 8 | grep -v state.ema)" "$(bits none 8)"
+    s2s-train r.yaml -q -j1 run=none train.steps=10 train.ema_decay=0.9
+    [ "$(bits none 10 | grep -c state.ema)" -eq "$(bits all 8 | grep -c state.ema)" ]
+    loss() { s2s-train eval r.yaml -j1 "$@" --json 'data.eval={seen: t.s2s}' | python3 -c 'import json, sys; print("%.7f" % json.load(sys.stdin)["sets"][0]["loss"])'; }
+    averaged=$(loss run=all --ema)
+    [ "$averaged" != "$(loss run=all)" ]
+    s2s-train export r.yaml -j1 run=all --ema -o mean
+    alike "$(loss --checkpoint mean)" "$averaged"
+    s2s-train plan r.yaml -j1 train.ema_decay=0.9 --json >with.json
+    s2s-train plan r.yaml -j1 --json >without.json
+    python3 -c '
+import json
+a, b = (json.load(open(f)) for f in ("with.json", "without.json"))
+assert 1.4 < a["memory"]["optimizer"] / b["memory"]["optimizer"] < 1.6, (a, b)'
+    s2s-train r.yaml -q -j1 run=bare train.steps=1
+    exits 1 s2s-train eval r.yaml run=bare --ema 'data.eval={seen: t.s2s}'
+    says "it has no averages of values"
+    exits 1 s2s-train r.yaml run=no train.ema_decay=1
+    says "at least 0 and below 1, found 1"
+}
+
 @test "NaN stops the run with step, layer and samples named, and the checkpoint before is good" {
     s2s-train r.yaml run=good train.steps=5
     s2s-ckpt convert -q --to hf good/checkpoints model

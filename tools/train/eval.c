@@ -13,11 +13,12 @@
 #include "lib/train/trainer.h"
 #include "tools/train/commands.h"
 
-enum { KEY_CHECKPOINT = 0x100, KEY_SHUFFLE, KEY_NO_TEXT, KEY_MAX_NEW, KEY_SHOW };
+enum { KEY_CHECKPOINT = 0x100, KEY_SHUFFLE, KEY_NO_TEXT, KEY_MAX_NEW, KEY_SHOW, KEY_EMA };
 
 struct eval_args {
     struct train_args train; /* first: it begins with the shared options */
     const char *checkpoint;
+    bool ema;
     bool shuffle, no_text;
     int64_t max_new_tokens, n_show;
 };
@@ -25,6 +26,7 @@ struct eval_args {
 static const struct argp_option options[] = {
     {"checkpoint", KEY_CHECKPOINT, "DIR", 0,
      "Checkpoint to evaluate (default: the newest of the recipe's run)", 1},
+    {"ema", KEY_EMA, NULL, 0, "Evaluate the averages of train.ema_decay", 1},
     {"shuffle-audio", KEY_SHUFFLE, NULL, 0,
      "Every utterance hears the sound of another: what the model knows without listening", 1},
     {"no-text", KEY_NO_TEXT, NULL, 0, "Losses and accuracies only", 1},
@@ -52,6 +54,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_CHECKPOINT:
         args->checkpoint = arg;
+        return 0;
+    case KEY_EMA:
+        args->ema = true;
         return 0;
     case KEY_SHUFFLE:
         args->shuffle = true;
@@ -188,7 +193,7 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
 
 /* The model of the checkpoint, and the groups it is cut over. */
 static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
-                        const struct s2s_recipe *recipe, const char *checkpoint,
+                        const struct s2s_recipe *recipe, const char *checkpoint, bool ema,
                         struct s2s_error *err)
 {
     struct s2s_device *device;
@@ -201,8 +206,9 @@ static int open_trained(struct s2s_bundle *bundle, struct s2s_layout *layout,
     }
     rc = s2s_bundle_open(bundle, recipe, layout, S2S_NO_SHARD, s2s_restore_head(checkpoint), device,
                          err);
-    return rc < 0 ? rc
-                  : s2s_bundle_restore(bundle, (uint64_t)recipe->seed, checkpoint, NULL, NULL, err);
+    if (rc == 0)
+        rc = s2s_bundle_restore(bundle, (uint64_t)recipe->seed, checkpoint, NULL, NULL, err);
+    return rc == 0 && ema ? s2s_restore_averages(checkpoint, bundle->model->params, err) : rc;
 }
 
 static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, struct s2s_error *err)
@@ -224,7 +230,7 @@ static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, str
         rc = s2s_tokenizer_open(&tok, recipe->tokenizer, err);
     /* the layout is made by all ranks together */
     if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) == 0)
-        rc = open_trained(&bundle, &layout, recipe, args->checkpoint, err);
+        rc = open_trained(&bundle, &layout, recipe, args->checkpoint, args->ema, err);
     rc = s2s_mesh_all_ok(train_mesh, rc, err);
     if (rc == 0)
         rc = eval_sets(args, recipe, &bundle, layout.grid, tok, err);

@@ -8,16 +8,18 @@
 #include "lib/train/trainer.h"
 #include "tools/train/commands.h"
 
-enum { KEY_MERGE = 0x100 };
+enum { KEY_MERGE = 0x100, KEY_EMA };
 
 struct export_args {
     struct train_args train; /* first: it begins with the shared options */
-    bool merge;
+    bool merge, ema;
 };
 
 static const struct argp_option options[] = {
     {"merge", KEY_MERGE, NULL, 0,
      "Add adapters to the weights of their maps: the whole model, as a checkpoint", 1},
+    {"ema", KEY_EMA, NULL, 0,
+     "The averages of train.ema_decay; of a run without adapters the whole model", 1},
     {0},
 };
 
@@ -41,6 +43,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct export_args *args = state->input;
     if (key == KEY_MERGE) {
         args->merge = true;
+        return 0;
+    }
+    if (key == KEY_EMA) {
+        args->ema = true;
         return 0;
     }
     if (key == ARGP_KEY_END && !args->train.common.out)
@@ -74,7 +80,7 @@ static int write_model(struct s2s_trainer *t, const struct export_args *args, st
     const struct s2s_recipe *r = t->recipe;
     struct s2s_model *llm = t->bundle.composite ? s2s_salm_llm(t->bundle.model) : t->bundle.model;
     const char *base = r->llm.path ? r->llm.path : r->model_path;
-    if (!args->merge)
+    if (!args->merge && r->has_lora)
         return s2s_adapter_save(llm, base, args->train.common.out, err);
     int rc = s2s_adapter_merge(llm, err);
     return rc < 0 ? rc : s2s_trainer_save_model(t, args->train.common.out, err);
@@ -89,6 +95,8 @@ static int export_run(const struct s2s_recipe *recipe, const struct export_args 
         rc = s2s_trainer_resume(t, err);
     if (rc == 0 && !t->saved)
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: no checkpoint", t->ckpt_root);
+    if (rc == 0 && args->ema)
+        rc = s2s_restore_averages(t->ckpt_root, t->bundle.model->params, err);
     if (rc == 0)
         rc = write_model(t, args, err);
     s2s_trainer_free(t);
@@ -103,7 +111,7 @@ int train_export(int argc, char **argv, struct s2s_error *err)
     struct s2s_recipe recipe = S2S_RECIPE_INIT;
     s2s_tool_parse(&argp, argc, argv, &args);
     int rc = read_recipe(&recipe, &args, err);
-    if (rc == 0 && (!recipe.run || !recipe.has_lora))
+    if (rc == 0 && (!recipe.run || (!recipe.has_lora && !args.ema)))
         rc = s2s_error_set(err, S2S_E_RULE,
                            recipe.run ? "the recipe has no adapters (model.lora); s2s-ckpt convert "
                                         "--to hf takes the checkpoint itself"

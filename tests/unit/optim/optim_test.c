@@ -273,6 +273,36 @@ static void a_schedule_of_its_own_ends_where_its_group_says(void **state)
     s2s_device_close(device);
 }
 
+static void the_average_of_values_follows_them(void **state)
+{
+    (void)state;
+    static const struct s2s_adamw_options options = {.lr = 1, .eps = 1e-8, .ema_decay = 0.75};
+    struct s2s_device *device;
+    assert_int_equal(s2s_device_open(&device, "cpu", NULL), 0);
+    struct s2s_params *params = four_params(device);
+    const struct s2s_optim_slice slices[] = {{.end = 37}, {.begin = 37, .end = params->n_trained}};
+    struct s2s_optim *optim;
+    assert_int_equal(s2s_optim_new_slices(&optim, params, &options, slices, 2, NULL), 0);
+    double want[4][40];
+    float host[40];
+    assert_int_equal(s2s_optim_n_moments(optim), 3);
+    s2s_optim_begin_ema(optim);
+    for (int step = 0; step < 6; step++) {
+        for (size_t i = 0; i < params->n; i++) {
+            s2s_param_get(params->list[i], host);
+            for (int64_t k = 0; k < params->list[i]->numel; k++)
+                want[i][k] = step ? 0.75 * want[i][k] + 0.25 * (double)host[k] : (double)host[k];
+            s2s_optim_get(optim, params->list[i], 2, host);
+            for (int64_t k = 0; k < params->list[i]->numel; k++)
+                assert_true(fabs((double)host[k] - want[i][k]) < 1e-6);
+        }
+        s2s_optim_step(optim, 0.1, 0.3, 1);
+    }
+    s2s_optim_free(optim);
+    s2s_params_free(params);
+    s2s_device_close(device);
+}
+
 static void multipliers_scale_rate_and_decay(void **state)
 {
     (void)state;
@@ -376,6 +406,7 @@ int main(void)
         cmocka_unit_test(ten_steps_equal_torch),
         cmocka_unit_test(a_border_may_go_through_a_parameter),
         cmocka_unit_test(multipliers_scale_rate_and_decay),
+        cmocka_unit_test(the_average_of_values_follows_them),
         cmocka_unit_test(a_schedule_of_its_own_ends_where_its_group_says),
         cmocka_unit_test(the_norm_comes_in_classes),
         cmocka_unit_test(no_room_for_the_moments_is_an_error),

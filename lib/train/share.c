@@ -144,10 +144,12 @@ int s2s_share_reserve(struct s2s_share *s, struct s2s_error *err)
     if (s->numel == 0)
         return 0;
     s->copy = device->kernels->alloc_host(&device->queue, (size_t)s2s_share_bytes(s));
-    return s->copy ? 0
-                   : s2s_error_set(err, S2S_E_NOMEM,
-                                   "no host memory for a copy of what this rank saves: %lld bytes",
-                                   (long long)s2s_share_bytes(s));
+    if (!s->copy)
+        return s2s_error_set(err, S2S_E_NOMEM,
+                             "no host memory for a copy of what this rank saves: %lld bytes",
+                             (long long)s2s_share_bytes(s));
+    memset(s->copy, 0, (size_t)s2s_share_bytes(s)); /* its pages are there before the first save */
+    return 0;
 }
 
 /* Into out, in the order of the device's queue. */

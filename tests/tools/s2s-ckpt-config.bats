@@ -569,7 +569,7 @@ PY
     [ "$(args num_attention_heads num_query_groups kv_channels moe_layer_freq)" = "32 4 2 [1, 0, 1]" ]
 }
 
-@test "to Megatron: what a class of transformers takes for absent keys of window, rope and scores" {
+@test "long: to Megatron: what a class of transformers takes for absent keys of window, rope and scores" {
     while IFS='|' read -r type more window freq base scores; do
         rm -rf out
         python3 - "$type" "$more" <<'PY'
@@ -695,7 +695,7 @@ with zipfile.ZipFile(folder + "/common.pt", "w") as z:
 PY
 }
 
-@test "config.json: out of Megatron-Bridge's run_config.yaml" {
+@test "long: config.json: out of Megatron-Bridge's run_config.yaml" {
     bridge llama_gqa_untied scale_factor=32.0 low_freq_factor=1.0 high_freq_factor=4.0 old_context_len=64
     exits 0 s2s-ckpt convert --strict --to hf in out
     exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out

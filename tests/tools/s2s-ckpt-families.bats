@@ -28,7 +28,7 @@ write_families() {
     echo '{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}' >config.json
 }
 
-@test "a tensor that all layers have lost is missed by its name: the model is taken for no other family" {
+@test "long: a tensor that all layers have lost is missed by its name: the model is taken for no other family" {
     local typed=$((FIRST % 2)) # whether the configuration names the family: both ways of each, or (S2S_LONG is empty) by turns
     write_families
     for family in llama gemma2 mixtral qwen2_moe; do

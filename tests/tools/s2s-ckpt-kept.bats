@@ -133,7 +133,7 @@ JSON
     is_whole less
 }
 
-@test "a LLaVA: its words are found behind any prefix, each key of config.json counts where transformers reads it" {
+@test "long: a LLaVA: its words are found behind any prefix, each key of config.json counts where transformers reads it" {
     M=$MODELS/llama_gqa_untied
     mkdir llava
     config() { # of the text, of the whole

@@ -600,7 +600,7 @@ PY
     [ "${#lines[@]}" -eq 1 ]
 }
 
-@test "convert to hf: what Megatron-FSDP saves gives the same model as torch_dist" {
+@test "long: convert to hf: what Megatron-FSDP saves gives the same model as torch_dist" {
     python3 "$ROOT/tests/oracle/ckpt/make_fsdp.py" made
     for name in dense grouped sequential unsplit single hybrid hybrid1; do
         exits 0 s2s-ckpt verify "made/$name.fsdp"
@@ -1906,7 +1906,7 @@ EOF
     [ ! -e out2 ]
 }
 
-@test "a transducer's configuration: what only one of NeMo and transformers has is kept, said or refused" {
+@test "long: a transducer's configuration: what only one of NeMo and transformers has is kept, said or refused" {
     tdt_weights
     echo 'joint: {jointnet: {activation: tanh}}' >>model_config.yaml
     to_hf() { # the section decoding and those below it

@@ -201,13 +201,6 @@ static void tear_down(struct run *r)
         free(r->g[i]);
 }
 
-/* On the emulator, where a problem takes a second, one in `of`, unless S2S_LONG is set. */
-static bool is_left_out(size_t i, size_t of)
-{
-    const char *all = getenv("S2S_LONG");
-    return strcmp(k->name, "emu") == 0 && !(all && *all) && i % of != 0;
-}
-
 static void forward_agrees_with_the_definition(void **state)
 {
     for (size_t i = 0; i < N_PROBLEMS; i++) {

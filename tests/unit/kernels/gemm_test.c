@@ -345,14 +345,19 @@ static void halves_multiply_to_floats_and_to_halves(void **state)
 {
     static const struct shape sizes[] = {{1, 5, 7},      {7, 1, 1},       {16, 33, 40}, {3, 4, 0},
                                          {256, 130, 17}, {289, 600, 300}, {40, 33, 565}};
+    if (is_bf16)
+        return; /* the types are these whatever others a table has */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int how = 0; how < 32; how++)
-            check_halves(sizes[i], how & 1, how & 2, how & 4, how & 8 ? 1 : 0.5f, how & 16);
+            if (sizes[i].n < 600 || !is_left_out((size_t)how, 5)) /* each way to be transposed */
+                check_halves(sizes[i], how & 1, how & 2, how & 4, how & 8 ? 1 : 0.5f, how & 16);
 }
 
 /* The same bytes with any number of threads, which take whole blocks. */
 static void halves_do_not_depend_on_threads(void **state)
 {
+    if (is_bf16)
+        return;
     enum { M = 300, N = 700, K = 530 };
     float *a, *b, *c[2] = {values(M, N, N, 3), values(M, N, N, 3)};
     uint16_t *half_a = halves(M * K, 1, &a), *half_b = halves(K * N, 2, &b);

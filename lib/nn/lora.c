@@ -7,6 +7,7 @@
 
 #include "lib/base/affix.h"
 #include "lib/base/error.h"
+#include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 
@@ -82,6 +83,15 @@ static int check_peft_key(const struct s2s_conf *item, struct s2s_error *err)
     return 0;
 }
 
+static int check_dropout(const struct s2s_conf *conf, const char *path, struct s2s_error *err)
+{
+    double dropout;
+    const int rc = s2s_conf_get_f64_or(&dropout, conf, "lora_dropout", 0, err);
+    if (rc == 0 && dropout > 0)
+        s2s_warn("model", "%s: adapters are trained without its lora_dropout %g", path, dropout);
+    return rc;
+}
+
 static int read_peft(struct s2s_lora *lora, struct s2s_error *err)
 {
     struct s2s_conf *conf = NULL;
@@ -91,6 +101,8 @@ static int read_peft(struct s2s_lora *lora, struct s2s_error *err)
         rc = check_peft_key(conf->items[i], err);
     if (rc == 0)
         rc = read_scale(lora, conf, "r", "lora_alpha", err);
+    if (rc == 0)
+        rc = check_dropout(conf, path, err);
     const struct s2s_conf *targets = rc == 0 ? s2s_conf_find(conf, "target_modules") : NULL;
     if (rc == 0 && (!targets || targets->kind != S2S_CONF_LIST))
         rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, targets ? targets : conf,

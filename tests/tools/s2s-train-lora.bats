@@ -100,6 +100,11 @@ PY
         rm -rf no
         says "$text"
     done
+    # a dropout that the folder names is told to be without effect
+    sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.1/' v/adapter_config.json
+    run s2s-train l.yaml run=no train.steps=1 'model.lora={path: v}'
+    rm -rf no
+    says "v/adapter_config.json: adapters are trained without its lora_dropout 0.1"
     exits 1 s2s-train export r.yaml -o no
     says "the recipe has no adapters"
     exits 1 s2s-train export l.yaml run=none -o no

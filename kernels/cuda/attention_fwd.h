@@ -73,6 +73,7 @@ static __device__ __forceinline__ void soften(float (&s)[N][4], float (&o)[ND][4
 /* What a block is about. It stands in shared memory, as accumulators fill the registers. */
 struct forward_block {
     s2s_span span;
+    int head;          /* of the queries */
     int at, begin;     /* its first query and the first key that they see, of the span's */
     const char *k, *v; /* rows of that key */
     /* Of each warp: tiles of keys from `whole` on or before `far` have keys that some row of it
@@ -167,6 +168,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
             own->span = span;
             own->at = work.at;
             own->begin = begin;
+            own->head = head;
             own->k = att_row(f.k, span.k0 + begin, head / f.p.n_rep);
             own->v = att_row(f.v, span.k0 + begin, head / f.p.n_rep);
         }
@@ -192,16 +194,16 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
         __syncthreads(); /* K is there, and nobody reads the last V any more */
         load_keys<S>(v_tile, f.v, own->v, own, tile);
         cp_async_commit();
-        const int warp = (int)threadIdx.x / 32;
+        const int id = (int)opaque(threadIdx.x), warp = id / 32; /* not kept from tile to tile */
         float s[M][S::N / 8][4] = {};
         if (tile < own->warps[warp].none)
             att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
         if (tile >= own->warps[warp].whole || tile < own->warps[warp].far) {
-            const int lane = (int)threadIdx.x % 32;
+            const int first = own->at + warp * M * 16 + id % 32 / 4;
 #pragma unroll
             for (int m = 0; m < M; m++)
-                att_mask(s[m], f.p, own->span, own->at + row + m * 16 + lane / 4,
-                         own->begin + tile * S::N + lane % 4 * 2);
+                att_mask(s[m], f.p, own->span, first + m * 16,
+                         own->begin + tile * S::N + id % 4 * 2);
         }
         cp_async_wait<0>();
         __syncthreads(); /* V is there, and nobody reads K any more */
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            finish<S>(f, own, head, m, h, o[m], rows.max(m, h), rows.sum(m, h));
+            finish<S>(f, own, own->head, m, h, o[m], rows.max(m, h), rows.sum(m, h));
 }
 
 /* In the queue, with the list of tiles. */

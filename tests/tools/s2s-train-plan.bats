@@ -288,7 +288,8 @@ assert s["total"] == m["sum"] > 0'
     (cat r.yaml && echo 'device: cpux') >d.yaml
     exits 1 s2s-train d.yaml
     says "d.yaml:9:9: device: expected one of cpu, cuda, found 'cpux'"
-    exits 0 s2s-check d.yaml
+    exits 1 s2s-check d.yaml
+    says "d.yaml:9:9: device: expected one of cpu, cuda, found 'cpux'"
     (cat r.yaml && echo 'devices: cpu') >e.yaml
     exits 1 s2s-check e.yaml
     says "did you mean 'device'?"

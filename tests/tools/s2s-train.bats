@@ -124,10 +124,10 @@ PY
     says "train.packs_per_step: expected 1 to"
     exits 1 s2s-train r.yaml checkpoint.keep=4294967296
     says "checkpoint.keep: expected 1 to"
-    # what is fishy is said, and trained
     (cat r.yaml; echo "seed: 2") >twice.yaml
-    exits 0 s2s-train twice.yaml run=twice train.steps=0
-    says "twice.yaml:9:1: 'seed' stands here again; it was set in line 2"
+    exits 1 s2s-train twice.yaml run=twice train.steps=0
+    says "twice.yaml:9:1: 'seed' stands here again, after line 2; remove one of them"
+    [ ! -e twice ]
     # not the root of all files
     exits 1 s2s-train r.yaml "run=''"
     says "run: expected a folder"

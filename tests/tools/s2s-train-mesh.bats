@@ -152,6 +152,25 @@ mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p | r.yaml
 LINES
 }
 
+@test "long: sequences of a token or two, ranks that have none, and ranks without sound" {
+    python3 - >few.jsonl <<'PY'
+import json
+for i in range(30):
+    print(json.dumps({"id": f"f{i}", "input_ids": [(i + 3 * k) % 60 + 1 for k in range((1, 2, 3, 4, 5, 7, 8, 9)[i % 8])]}))
+PY
+    s2s-pack -q --ids few.jsonl --tokens 9 -o few.s2s
+    speech
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o text.s2s
+    equal <<'LINES'
+mesh.cp=2 | r.yaml data.train=[few.s2s]
+mesh.cp=4 mesh.cp_comm=p2p | r.yaml data.train=[few.s2s]
+mesh.cp=2 mesh.cp_comm=a2a | r.yaml data.train=[few.s2s]
+mesh.tp=4 mesh.sequence_parallel=true | r.yaml data.train=[few.s2s] model.llm.config=bias.json
+mesh.dp=4 | s.yaml data.train=[few.s2s,text.s2s,mel.s2s] data.shuffle=true train.packs_per_step=4
+mesh.dp=2 mesh.cp=2 | s.yaml data.train=[few.s2s,mel.s2s] train.packs_per_step=4
+LINES
+}
+
 @test "windows and scaled positions are of whole sequences on a mesh" {
     equal <<'LINES'
 mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/mistral

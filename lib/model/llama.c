@@ -197,11 +197,7 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
     model->pad_token_id = (int32_t)c->pad;
     const struct s2s_param_spec table =
         s2s_nn_table_spec(model->par, c->vocab, c->width, c->init_std);
-    const size_t begin = model->params->n;
-    m->embed = s2s_nn_table_of(s2s_model_add(model, &table, "model.embed_tokens.weight"));
-    model_add_block(model,
-                    &(struct s2s_block){.run = model_run_embed, .n_out = 1, .param_begin = begin},
-                    "model.embed_tokens");
+    model_add_embed(model, &m->embed, &table, "model.embed_tokens");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);

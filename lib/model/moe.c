@@ -47,71 +47,6 @@ static const struct {
                           2, 7688, false, true, S2S_SCORE_SIGMOID},
 };
 
-/* ---- keys that change what is computed ---- */
-
-/* Those of transformers' classes. OFF: false, 0 or null is what is implemented. */
-enum use { READ, UNUSED, OFF };
-enum { LLAMAS = 1 << MODEL_MIXTRAL | 1 << MODEL_QWEN3_MOE, HYBRIDS = 1 << MODEL_NEMOTRON_H };
-static const struct {
-    const char *key;
-    enum use use;
-    unsigned families;
-} keys[] = {
-    {"num_local_experts", READ, LLAMAS | HYBRIDS},
-    {"num_experts", READ, LLAMAS},
-    {"num_experts_per_tok", READ, LLAMAS | HYBRIDS},
-    {"moe_intermediate_size", READ, LLAMAS | HYBRIDS},
-    {"norm_topk_prob", READ, LLAMAS | HYBRIDS},
-    {"decoder_sparse_step", READ, LLAMAS},
-    {"mlp_only_layers", READ, LLAMAS},
-    {"router_aux_loss_coef", UNUSED, LLAMAS},
-    {"output_router_logits", OFF, LLAMAS},
-    {"output_router_logits", UNUSED, HYBRIDS}, /* they are only shown */
-    {"router_jitter_noise", OFF, LLAMAS | HYBRIDS},
-    {"n_routed_experts", READ, HYBRIDS},
-    {"n_shared_experts", UNUSED, HYBRIDS}, /* there is one, of the size that follows */
-    {"moe_shared_expert_intermediate_size", READ, HYBRIDS},
-    {"moe_shared_expert_overlap", UNUSED, HYBRIDS}, /* when it is computed */
-    {"moe_latent_size", READ, HYBRIDS},
-    {"n_group", READ, HYBRIDS},
-    {"topk_group", READ, HYBRIDS},
-    {"n_groups", UNUSED, HYBRIDS}, /* of Mamba layers */
-};
-/* Of a key that is not among them: the config is of another router. */
-static const char *const words[] = {"expert", "router",  "moe",    "topk",
-                                    "top_k",  "n_group", "gating", NULL};
-
-static bool is_on(const struct s2s_conf *node)
-{
-    static const char *const off[] = {"false", "0", "0.0", "null", "", NULL};
-    if (node->kind == S2S_CONF_NULL)
-        return false;
-    for (int i = 0; off[i] && node->text; i++)
-        if (strcmp(node->text, off[i]) == 0)
-            return false;
-    return true;
-}
-
-static int check_key(const struct s2s_conf *node, enum model_moe_family family,
-                     struct s2s_error *err)
-{
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (strcmp(node->key, keys[i].key) != 0 || !(keys[i].families & 1u << family))
-            continue;
-        if (keys[i].use != OFF || !is_on(node))
-            return 0;
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, node,
-                              "it is not implemented; without it the "
-                              "router computes something else");
-    }
-    for (int w = 0; words[w]; w++)
-        if (strstr(node->key, words[w]) && is_on(node))
-            return s2s_conf_error(err, S2S_E_UNSUPPORTED, node,
-                                  "this key of a router is not known, and may change what it "
-                                  "computes");
-    return 0;
-}
-
 /* ---- values ---- */
 
 /* Published files have the class's name, newer libraries write both classes' sizes under one. */
@@ -206,9 +141,7 @@ int model_read_moe(struct model_moe *moe, enum model_moe_family family, const st
 {
     int rc = 0;
     *moe = (struct model_moe){.place = families[family].place, .step = 1};
-    for (size_t i = 0; rc == 0 && i < conf->n_items; i++)
-        rc = check_key(conf->items[i], family, err);
-    if (rc < 0 || (rc = read_router(moe, family, conf, err)) < 0 ||
+    if ((rc = read_router(moe, family, conf, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&moe->options.inner, conf, families[family].inner, 1, 1 << 30,
                                   families[family].default_inner, err)) < 0)
         return rc;

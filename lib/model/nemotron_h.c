@@ -12,6 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
+#include "lib/model/keys.h"
 #include "lib/model/moe.h"
 #include "lib/model/text.h"
 #include "lib/nn/mamba.h"
@@ -206,13 +207,85 @@ static int read_mamba(struct config *c, const struct s2s_conf *conf, bool clamp,
     return 0;
 }
 
+/* Keys of transformers' class (5.24), and of published files. */
+static const struct model_key keys[] = {
+    {"vocab_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"hidden_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"intermediate_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"layers_block_type", MODEL_KEY_READ, 1, NULL, NULL},
+    {"layer_types", MODEL_KEY_READ, 1, NULL, NULL},
+    {"hybrid_override_pattern", MODEL_KEY_READ, 1, NULL, NULL},
+    {"num_attention_heads", MODEL_KEY_READ, 1, NULL, NULL},
+    {"num_key_value_heads", MODEL_KEY_READ, 1, NULL, NULL},
+    {"head_dim", MODEL_KEY_READ, 1, NULL, NULL},
+    {"attention_head_dim", MODEL_KEY_READ, 1, NULL, NULL},
+    {"sliding_window", MODEL_KEY_READ, 1, NULL, NULL},
+    {"mlp_bias", MODEL_KEY_READ, 1, NULL, NULL},
+    {"mlp_hidden_act", MODEL_KEY_READ, 1, NULL, NULL},
+    {"layer_norm_epsilon", MODEL_KEY_READ, 1, NULL, NULL},
+    {"initializer_range", MODEL_KEY_READ, 1, NULL, NULL},
+    {"rescale_prenorm_residual", MODEL_KEY_READ, 1, NULL, NULL},
+    {"pad_token_id", MODEL_KEY_READ, 1, NULL, NULL},
+    {"mamba_num_heads", MODEL_KEY_READ, 1, NULL, NULL},
+    {"mamba_head_dim", MODEL_KEY_READ, 1, NULL, NULL},
+    {"mamba_hidden_act", MODEL_KEY_READ, 1, NULL, NULL},
+    {"n_groups", MODEL_KEY_READ, 1, NULL, NULL},
+    {"ssm_state_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"conv_kernel", MODEL_KEY_READ, 1, NULL, NULL},
+    {"use_bias", MODEL_KEY_READ, 1, NULL, NULL},
+    {"use_conv_bias", MODEL_KEY_READ, 1, NULL, NULL},
+    {"time_step_min", MODEL_KEY_READ, 1, NULL, NULL},
+    {"time_step_max", MODEL_KEY_READ, 1, NULL, NULL},
+    {"n_routed_experts", MODEL_KEY_READ, 1, NULL, NULL},
+    {"num_local_experts", MODEL_KEY_READ, 1, NULL, NULL},
+    {"num_experts_per_tok", MODEL_KEY_READ, 1, NULL, NULL},
+    {"moe_intermediate_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"moe_shared_expert_intermediate_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"moe_latent_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"routed_scaling_factor", MODEL_KEY_READ, 1, NULL, NULL},
+    {"n_group", MODEL_KEY_READ, 1, NULL, NULL},
+    {"topk_group", MODEL_KEY_READ, 1, NULL, NULL},
+    {"norm_topk_prob", MODEL_KEY_READ, 1, NULL, NULL},
+    {"router_aux_loss_coef", MODEL_KEY_QUIET, 1, NULL, NULL}, /* the recipe says it */
+    {"router_jitter_noise", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"attention_bias", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"mamba_proj_bias", MODEL_KEY_OFF, 1, NULL, "it is not implemented; use_bias says the biases"},
+    {"residual_in_fp32", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"tie_word_embeddings", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"attention_dropout", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"hidden_dropout", MODEL_KEY_OFF, 1, NULL, NULL},
+    /* the one shared expert is as wide as moe_shared_expert_intermediate_size says */
+    {"n_shared_experts", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"moe_shared_expert_overlap", MODEL_KEY_QUIET, 1, NULL, NULL}, /* when it is computed */
+    {"output_router_logits", MODEL_KEY_QUIET, 1, NULL, NULL},      /* they are only shown */
+    /* heads and blocks say the number; layers that predict further tokens are left out */
+    {"expand", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"num_hidden_layers", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"num_nextn_predict_layers", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"mtp_layers_block_type", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"mtp_hybrid_override_pattern", MODEL_KEY_QUIET, 1, NULL, NULL},
+    /* attention has no positions */
+    {"max_position_embeddings", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"rope_theta", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"partial_rotary_factor", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"norm_eps", MODEL_KEY_QUIET, 1, NULL, NULL}, /* transformers reads layer_norm_epsilon alone */
+    {"chunk_size", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"use_mamba_kernels", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"mamba_ssm_cache_dtype", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"time_step_floor", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"time_step_limit", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"time_step_rank", MODEL_KEY_QUIET, 1, NULL, NULL},
+};
+
 static int read_config(struct config *c, const struct s2s_conf *conf, bool clamp,
                        struct s2s_error *err)
 {
     static const char *const acts[] = {"relu2", "silu", "gelu", "relu", NULL};
     static const enum s2s_act act_of[] = {S2S_ACT_RELU2, S2S_ACT_SILU, S2S_ACT_GELU, S2S_ACT_RELU};
+    const struct model_keys known = {keys, sizeof keys / sizeof *keys, 1, "nemotron_h"};
     int act, rc;
-    if ((rc = s2s_conf_get_i64_or(&c->vocab, conf, "vocab_size", 1, BIG, 131072, err)) < 0 ||
+    if ((rc = model_check_keys(conf, &known, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->vocab, conf, "vocab_size", 1, BIG, 131072, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&c->width, conf, "hidden_size", 1, BIG, 4096, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&c->inner, conf, "intermediate_size", 1, BIG, 21504, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG,
@@ -384,11 +457,7 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
     model->pad_token_id = (int32_t)c->pad;
     const struct s2s_param_spec table =
         s2s_nn_table_spec(model->par, c->vocab, c->width, c->init_std);
-    const size_t begin = model->params->n;
-    m->embed = s2s_nn_table_of(s2s_model_add(model, &table, "backbone.embeddings.weight"));
-    model_add_block(model,
-                    &(struct s2s_block){.run = model_run_embed, .n_out = 1, .param_begin = begin},
-                    "backbone.embeddings");
+    model_add_embed(model, &m->embed, &table, "backbone.embeddings");
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);

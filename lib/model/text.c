@@ -28,6 +28,15 @@ static int32_t *lookup_ids(const struct s2s_batch *batch)
     return ids;
 }
 
+void model_add_embed(struct s2s_model *model, struct s2s_nn_table *embed,
+                     const struct s2s_param_spec *table, const char *name)
+{
+    const struct s2s_block block = {
+        .run = model_run_embed, .n_out = 1, .param_begin = model->params->n};
+    *embed = s2s_nn_table_of(s2s_model_add(model, table, "%s.weight", name));
+    model_add_block(model, &block, "%s", name);
+}
+
 struct s2s_tensor *model_embed_ids(const struct s2s_model *model, const struct s2s_pass *pass,
                                    const struct s2s_nn_table *table, float scale)
 {

@@ -7,6 +7,9 @@
 #include "lib/nn/decoder.h"
 #include "lib/nn/embedding.h"
 
+/* Its first block: the table of embeddings, under that name. */
+void model_add_embed(struct s2s_model *model, struct s2s_nn_table *embed,
+                     const struct s2s_param_spec *table, const char *name);
 /* Of the batch's ids [T, H] times scale: zero rows in pad slots and where media will stand. Where
  * sequences are cut, this rank's rows. */
 struct s2s_tensor *model_embed_ids(const struct s2s_model *model, const struct s2s_pass *pass,

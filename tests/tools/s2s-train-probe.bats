@@ -200,6 +200,13 @@ edited() {
     run edited qwen2 '.author = "x" | .remark = "y"'
     [ "$status" -eq 0 ]
     says "model/config.json: keys that are not known, and not read: author, remark"
+    for key in attention_bias residual_in_fp32 tie_word_embeddings hidden_dropout attention_dropout mamba_proj_bias; do
+        exits 1 edited nemotron_h ".$key = true"
+        says "$key: "
+        says "not implemented"
+    done
+    exits 1 edited nemotron_h '.residual_scale = 2'
+    says "residual_scale: not a key of nemotron_h that is known"
     exits 1 edited qwen2 '.mlp_bias = true' # a key of Llama's
     says "config.json:1:"
     says "mlp_bias: not a key of qwen2 that is known, and it may change what is computed; qwen2 knows vocab_size"

@@ -1,6 +1,7 @@
 /* Recipes of s2s-train (doc/RECIPE.md): their names, and every key they may have. */
 #include "lib/rules/rules_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/base/error.h"
@@ -278,6 +279,20 @@ int rules_lower_s2s(struct rules_check *check)
     return 0;
 }
 
+/* The place in the recipe that a message begins with, which is passed over; else that of node. */
+static struct s2s_conf_place take_place(const char **text, const struct s2s_conf *node)
+{
+    struct s2s_conf_place place = node->place;
+    const size_t len = place.source ? strlen(place.source->name) : 0;
+    int n = 0;
+    if (len && !strncmp(*text, place.source->name, len) &&
+        sscanf(*text + len, ":%d:%d: %n", &place.line, &place.column, &n) == 2 && n > 0) {
+        *text += len + (size_t)n;
+        return place;
+    }
+    return node->place;
+}
+
 void rules_check_fit(struct rules_check *check)
 {
     const struct s2s_conf *mesh = s2s_conf_find(check->conf, "mesh");
@@ -287,6 +302,10 @@ void rules_check_fit(struct rules_check *check)
             return;
     if (check->report->dialect == S2S_DIALECT_S2S && check->opt->fits &&
         check->opt->fits(check->conf, (int64_t)rules_number(check, "world", 0), &err) ==
-            S2S_E_RANGE)
-        rules_find(check, "S2S-TRN-017", mesh ? mesh : check->conf, true, err.hint, "%s", err.text);
+            S2S_E_RANGE) {
+        const char *text = err.text;
+        struct s2s_conf at = *(mesh ? mesh : check->conf);
+        at.place = take_place(&text, &at);
+        rules_find(check, "S2S-TRN-017", &at, text == err.text, err.hint, "%s", text);
+    }
 }

@@ -289,7 +289,7 @@ assert s["total"] == m["sum"] > 0'
     exits 1 s2s-train d.yaml
     says "d.yaml:9:9: device: expected one of cpu, cuda, found 'cpux'"
     exits 1 s2s-check d.yaml
-    says "d.yaml:9:9: device: expected one of cpu, cuda, found 'cpux'"
+    says "d.yaml:9:9: error: device: expected one of cpu, cuda, found 'cpux' [S2S-TRN-017]"
     (cat r.yaml && echo 'devices: cpu') >e.yaml
     exits 1 s2s-check e.yaml
     says "did you mean 'device'?"

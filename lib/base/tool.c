@@ -317,6 +317,43 @@ void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
     }
 }
 
+/* Number of words of the shared option that argv[0] begins: 1, or 2 with its argument; 0: it is
+ * none. */
+static int words_of_shared_option(char **argv)
+{
+    const char *text = argv[0];
+    for (const struct argp_option *o = common_options; o->key || o->doc; o++) {
+        if (!o->name)
+            continue;
+        const size_t length = strlen(o->name);
+        const bool is_long = !strncmp(text, "--", 2) && !strncmp(text + 2, o->name, length);
+        if (is_long && text[2 + length] == '=')
+            return 1;
+        if (is_long ? !text[2 + length] : *text == '-' && text[1] == o->key && !text[2])
+            return o->arg && argv[1] ? 2 : 1;
+        if (!is_long && *text == '-' && text[1] == o->key &&
+            (o->arg || strspn(text + 1, "vq") == strlen(text + 1)))
+            return 1;
+    }
+    return 0;
+}
+
+const struct s2s_command *s2s_tool_command(const struct s2s_command *commands, char **argv)
+{
+    int at = 1, words = 0;
+    while (argv[0] && argv[at] && (words = words_of_shared_option(argv + at)))
+        at += words;
+    for (const struct s2s_command *c = commands; argv[0] && argv[at] && c->name; c++) {
+        if (strcmp(argv[at], c->name) != 0)
+            continue;
+        char *name = argv[at];
+        memmove(argv + 2, argv + 1, (size_t)(at - 1) * sizeof *argv);
+        argv[1] = name;
+        return c;
+    }
+    return NULL;
+}
+
 static int usage_error(const char *given, const struct s2s_command *commands)
 {
     struct meant meant = {NULL, 0};
@@ -352,10 +389,8 @@ int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const 
         printf("%s " S2S_VERSION "\n", tool_name);
         end_of_text();
     }
-    for (const struct s2s_command *c = commands; given && c->name; c++)
-        if (!strcmp(given, c->name))
-            return c->run(argc - 1, argv + 1, err);
-    return usage_error(given, commands);
+    const struct s2s_command *command = s2s_tool_command(commands, argv);
+    return command ? command->run(argc - 1, argv + 1, err) : usage_error(given, commands);
 }
 
 int64_t s2s_arg_i64(struct argp_state *state, const char *option, const char *text, int64_t min,

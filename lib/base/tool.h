@@ -71,8 +71,14 @@ struct s2s_command {
 };
 
 /*
- * Finds argv[1] in the table and runs it. --help lists the table between `purpose` and `epilogue`;
- * for an unknown name the nearest is suggested, exit 2. Returns the command's result.
+ * The command that the first word of the NULL-terminated argv names, which then is argv[1]: shared
+ * options before it (-q, -j N) come after it. NULL, and argv as it was, if that word is no command.
+ */
+const struct s2s_command *s2s_tool_command(const struct s2s_command *commands, char **argv);
+
+/*
+ * Finds the command in the table and runs it. --help lists the table between `purpose` and
+ * `epilogue`; for an unknown name the nearest is suggested, exit 2. Returns the command's result.
  */
 int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const char *epilogue,
                  int argc, char **argv, struct s2s_error *err);
@@ -95,8 +101,8 @@ int s2s_arg_choice(struct argp_state *state, const char *option, const char *tex
 int s2s_tool_end(int rc, struct s2s_error *err);
 
 /*
- * How an option appears in the provenance chain (stream.md 2): options that cannot change a byte of
- * the output are dropped, file names are reduced to their last component. -j -v -q -o --json and
+ * How an option appears in the provenance chain (doc/FORMAT.md): options that cannot change a byte
+ * of the output are dropped, file names are reduced to their last component. -j -v -q -o --json and
  * positional arguments are always dropped. The list ends with a NULL option.
  */
 struct s2s_args_rule {

@@ -81,8 +81,8 @@ struct s2s_schema {
  */
 json_t *s2s_schema_default(const json_t *header, struct s2s_error *err);
 
-/* Checks a whole header.json (stream.md 2) and compiles its schema. VERSION, FORMAT; names the key.
- * Nothing to release on failure. */
+/* Checks a whole header.json (doc/FORMAT.md) and compiles its schema. VERSION, FORMAT; names the
+ * key. Nothing to release on failure. */
 int s2s_schema_compile(struct s2s_schema *schema, const json_t *header, struct s2s_error *err);
 void s2s_schema_release(struct s2s_schema *schema);
 

@@ -79,7 +79,7 @@ struct s2s_stream_options {
 
 /*
  * Opens path ("-" or NULL: stdout) and writes header.json. `header` holds kind, layout, config,
- * audio, embed, cp, parent, schema as stream.md 2 says (borrowed; format, version and provenance
+ * audio, embed, cp, parent, schema as doc/FORMAT.md says (borrowed; format, version and provenance
  * are added here, schema from the kind's table unless given). The provenance is that of `parent`
  * (the header of the stream this one was made from; NULL for a source) plus this program:
  * s2s_log_program(), S2S_VERSION, args.

@@ -64,7 +64,7 @@ int stream_source_need_border(struct stream_source *src, int64_t delta, struct s
  * that agrees with the frames. */
 int stream_source_finish(struct stream_source *src, struct s2s_error *err);
 
-/* The end member (stream.md 5). */
+/* The end member (doc/FORMAT.md). */
 struct stream_end {
     int64_t n_records;
     uint64_t *offset, *size, *xxh3; /* [n_records] */

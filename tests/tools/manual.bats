@@ -121,7 +121,7 @@ YAML
     exits 0 s2s-train probe --help
     says "Exit status:"
     for program in s2s-ckpt s2s-shard; do
-        exits 2 $program --json ls x
+        exits 2 $program --json
         says "$program: a command is missing before '--json'; options follow it"
     done
 }

@@ -33,6 +33,8 @@ setup_tool() {
     [ "$(s2s-cpshard index --cp 2 --cu-seqlens 0,8,12 --rank 1 --json)" = '{"index": [[2,3,4,5,9,10]]}' ]
     [ "$(s2s-cpshard index --cp 1 --cu-seqlens 0,3,3,5)" = "0 1 2 3 4" ]
     [ "$(s2s-cpshard index --cp 2 --cu-seqlens 0,0,4,4)" = $'0 3\n1 2' ]
+    # shared options may stand before the command
+    [ "$(s2s-cpshard -q --seed=3 -j 2 -j1 --json index --cp 2 --cu-seqlens 0,0,4,4)" = '{"index": [[0,3],[1,2]]}' ]
     for bounds in 0,8,13 4,8 0,8,4 0 0,0 0,-8 -8,0; do
         exits 1 s2s-cpshard index --cp 2 --cu-seqlens=$bounds
         says cu_seqlens

@@ -252,16 +252,21 @@ static const struct argp pack_argp = {
         "See also: s2s-shard(1), s2s-cpshard(1), s2s-encode(1)",
 };
 
+static const struct s2s_command commands[] = {
+    {.name = "bins", .run = pack_bins},
+    {.name = "tokenize", .run = pack_tokenize},
+    {0},
+};
+
 int main(int argc, char **argv)
 {
     struct pack_options opt = PACK_OPTIONS_DEFAULT;
     struct s2s_error err = S2S_ERROR_INIT;
 
     s2s_tool_begin("s2s-pack", argc, argv);
-    if (argc > 1 && !strcmp(argv[1], "bins"))
-        return s2s_tool_end(pack_bins(argc - 1, argv + 1, &err), &err);
-    if (argc > 1 && !strcmp(argv[1], "tokenize"))
-        return s2s_tool_end(pack_tokenize(argc - 1, argv + 1, &err), &err);
+    const struct s2s_command *command = s2s_tool_command(commands, argv);
+    if (command)
+        return s2s_tool_end(command->run(argc - 1, argv + 1, &err), &err);
     s2s_tool_parse(&pack_argp, argc, argv, &opt);
     int rc = pack_run(&opt, &err);
     free(opt.inputs);

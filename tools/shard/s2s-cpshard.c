@@ -90,14 +90,20 @@ static int run(const struct cpshard_options *opt, struct s2s_error *err)
     return opt->join ? cpshard_join(opt, err) : cpshard_split(opt, err);
 }
 
+static const struct s2s_command commands[] = {
+    {.name = "index", .run = cpshard_index},
+    {0},
+};
+
 int main(int argc, char **argv)
 {
     struct cpshard_options opt = CPSHARD_OPTIONS_DEFAULT;
     struct s2s_error err = S2S_ERROR_INIT;
 
     s2s_tool_begin("s2s-cpshard", argc, argv);
-    if (argc > 1 && !strcmp(argv[1], "index"))
-        return s2s_tool_end(cpshard_index(argc - 1, argv + 1, &err), &err);
+    const struct s2s_command *command = s2s_tool_command(commands, argv);
+    if (command)
+        return s2s_tool_end(command->run(argc - 1, argv + 1, &err), &err);
     s2s_tool_parse(&cpshard_argp, argc, argv, &opt);
     int rc = run(&opt, &err);
     free(opt.inputs);

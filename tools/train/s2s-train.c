@@ -1,6 +1,4 @@
 /* s2s-train: a recipe, or one of the commands. */
-#include <string.h>
-
 #include "lib/base/error.h"
 #include "lib/base/tool.h"
 #include "tools/train/commands.h"
@@ -20,10 +18,8 @@ static const struct s2s_command commands[] = {
 /* Whatever is no command is the recipe to train. */
 static int run(int argc, char **argv, struct s2s_error *err)
 {
-    for (const struct s2s_command *c = commands; argc > 1 && c->name; c++)
-        if (strcmp(argv[1], c->name) == 0)
-            return c->run(argc - 1, argv + 1, err);
-    return train_train(argc, argv, err);
+    const struct s2s_command *command = s2s_tool_command(commands, argv);
+    return command ? command->run(argc - 1, argv + 1, err) : train_train(argc, argv, err);
 }
 
 int main(int argc, char **argv)

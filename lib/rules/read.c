@@ -1,7 +1,7 @@
 /* Reads a config file or a launch script. */
 #include "lib/base/affix.h"
 #include "lib/rules/rules_internal.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

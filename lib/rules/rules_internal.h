@@ -168,7 +168,7 @@ void rules_lower_mlm_sequence(struct rules_check *check);
 void rules_lower_pattern(struct rules_check *check);
 /* Options of the run: optimizer, recomputation, offload, graphs, checkpoints, environment. */
 void rules_lower_mlm_run(struct rules_check *check);
-/* Replaces check->conf by the arguments of a MODEL_ARGS file, as lower_mlm.c wants them. */
+/* Replaces check->conf by the arguments of a MODEL_ARGS file, as lower/mlm.c wants them. */
 int rules_args_of_yaml(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
  * FORMAT for a parent that cannot be parsed or a circle. */

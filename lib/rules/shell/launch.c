@@ -7,7 +7,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/rules/rules_internal.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 static bool is_torchrun(const char *word)
 {

@@ -4,7 +4,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/rules/rules_internal.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 void rules_shell_set(struct s2s_conf *const *roots, const char *path, const char *text,
                      const struct rules_word *at)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 /* of one reader: calls in calls double at each step */
 enum { MAX_CALLS = 1000, MAX_DEPTH = 20 };

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "lib/rules/rules_internal.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 #define UNKNOWN RULES_SHELL_UNKNOWN
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 /* [ A = B ], [[ A != B ]], [ -z A ], [ -n A ] and tests of integers, all words known: 1 or 0;
  * -1 for any other test. */

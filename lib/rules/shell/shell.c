@@ -5,7 +5,7 @@
  * Megatron's flags becomes the map MODEL_ARGS, exported variables ENV_VARS.
  */
 #include "lib/rules/rules_internal.h"
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 #include <ctype.h>
 #include <stdio.h>

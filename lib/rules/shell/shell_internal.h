@@ -157,7 +157,7 @@ struct rules_shell {
     struct rules_guard failed; /* the first one that ends the script */
 };
 
-/* ---- words (shell_expand.c) ---- */
+/* ---- words (shell/expand.c) ---- */
 
 /* The length of the name at s; 0 if there is none. */
 size_t rules_name_len(const char *s, const char *end);
@@ -172,7 +172,7 @@ void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s,
 /* ---- commands ---- */
 
 /* NAME=(WORDS) or, append, NAME+=, as far as the branch that is read now is taken; takes the words
- * (shell_variable.c). */
+ * (shell/variable.c). */
 void rules_shell_assign_words(struct rules_shell *sh, const char *name, size_t len,
                               struct rules_words *words, bool append);
 /* A number of more than 0 that a scheduler sets, whatever the branch. */
@@ -180,13 +180,13 @@ void rules_shell_assign_number(struct rules_shell *sh, const char *name, int64_t
 /* NAME=TEXT likewise (shell.c). */
 void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text);
 /* The innermost scope ends; in the one around it `outer` is the first that is kept, SIZE_MAX: there
- * is none (shell_function.c). */
+ * is none (shell/function.c). */
 void rules_shell_leave(struct rules_shell *sh, size_t outer);
 /* Closes branches until n are open. */
 void rules_shell_unwind(struct rules_shell *sh, int n);
 /* `return`: the rest of the function is not run, or may not be. */
 void rules_shell_return(struct rules_shell *sh);
-/* Runs the function that words call, if they do (shell_function.c). */
+/* Runs the function that words call, if they do (shell/function.c). */
 void rules_shell_call(struct rules_shell *sh, const struct rules_words *words);
 /* At what follows NAME or `function NAME`: true if it defines a function; its body is next. */
 bool rules_shell_define(struct rules_shell *sh, const struct rules_words *words);
@@ -231,11 +231,11 @@ bool rules_is_marker(const char *word);
 /* The last one of that name, or NULL. */
 struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const char *name,
                                             size_t len);
-/* The config that the scripts make (shell_result.c); roots[i] is empty and has script i as its
+/* The config that the scripts make (shell/result.c); roots[i] is empty and has script i as its
  * source. Returns roots[0]. */
 struct s2s_conf *rules_shell_result(struct rules_shell *sh, struct s2s_conf *const *roots);
 
-/* ---- the config that comes out (shell_result.c, shell_launch.c) ---- */
+/* ---- the config that comes out (shell/result.c, shell/launch.c) ---- */
 
 /* A value with its place, which may be in another script than the root's. */
 void rules_shell_set(struct s2s_conf *const *roots, const char *path, const char *text,

@@ -1,5 +1,5 @@
 /* Batch systems: how many ranks a script asks for; and the tests by which it guards itself. */
-#include "lib/rules/shell_internal.h"
+#include "lib/rules/shell/shell_internal.h"
 
 #include <ctype.h>
 #include <stdbool.h>

@@ -366,10 +366,6 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     mkfifo wav/b.wav
     exits 1 timeout 20 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
     says "wav/b.wav: not a regular file"
-    # shorter than the manifest says: something is lost
-    echo '{"audio_filepath":"wav/a.wav","duration":1.5,"text":"x"}' >long.jsonl
-    exits 1 s2s-pack --manifest long.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
-    says "1 s long, the manifest says 1.5 s"
     cp m.jsonl wav/a.wav && echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"x"}' >text.jsonl
     exits 1 s2s-pack --manifest text.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
     says "text.jsonl:1: wav/a.wav: not a sound file that can be read"
@@ -378,6 +374,27 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     exits 1 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemma --tokens 640 -o out2.s2s
     says "turn.jsonl:1: prompt format gemma has no system turn"
     exits 2 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemmma --tokens 640 -o out2.s2s
+}
+
+@test "what is missing of a declared duration is forgiven up to --duration-tolerance, and counted" {
+    local how=(--tokenizer "$tok" --tokens 64)
+    sample() { echo '{"audio_filepath":"wav/a.wav","duration":'"$1"',"text":"x"'"${2-}"'}'; }
+    # rounded; half a second and more; less than there is; a part that ends behind the end
+    { sample 1.02; sample 1.5; sample 0.7; sample 0.7 ',"offset":0.6'; } >m.jsonl
+    s2s-pack -q --manifest m.jsonl "${how[@]}" -o out.s2s --report r.json
+    [ "$(jq -c '.warnings | [.shorter_than_manifest, .longer_than_manifest]' r.json)" = '[2,1]' ]
+    # 1 s three times, and 0.4 s: all that is there
+    values out.s2s >got
+    grep -qx '0 audio_frames 13 13 13 5' got
+    sample 1.6 >m.jsonl
+    exits 1 s2s-pack --manifest m.jsonl "${how[@]}" -o out2.s2s
+    says "m.jsonl:1: wav/a.wav: 1 s long, the manifest says 1.6 s"
+    says "--duration-tolerance 0.6"
+    s2s-pack -q --manifest m.jsonl "${how[@]}" --duration-tolerance 0.6 -o out.s2s
+    sample 0.7 ',"offset":0.6' >m.jsonl
+    exits 1 s2s-pack --manifest m.jsonl "${how[@]}" --duration-tolerance 0.2 -o out2.s2s
+    says "1 s long, the manifest says 1.3 s"
+    exits 2 s2s-pack --manifest m.jsonl "${how[@]}" --duration-tolerance -1
 }
 
 @test "what libsndfile writes to stdout of a damaged file is not in the stream" {

@@ -28,12 +28,14 @@ struct pack_options {
     const char *encoder_frames; /* HOP,FACTOR or a folder or file; NULL: 160,8 */
     int64_t split_idx, split_n; /* every split_n-th sample, from split_idx */
     int64_t shuffle, epochs;
+    double tolerance_s; /* what may be missing of a declared duration */
 };
 
 #define PACK_OPTIONS_DEFAULT \
     { \
         .common = S2S_COMMON_DEFAULT, .algorithm = S2S_BINS_FFD, .cp_size = 1, .tp_size = 1, \
-        .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, .epochs = 1 \
+        .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, .epochs = 1, \
+        .tolerance_s = 0.5 \
     }
 
 int pack_run(const struct pack_options *opt, struct s2s_error *err);

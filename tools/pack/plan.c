@@ -32,7 +32,7 @@ void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_erro
 struct measured {
     struct pack_item item;
     enum { MEASURED_ITEM, MEASURED_MARKED, MEASURED_BAD, MEASURED_TOO_LONG } what;
-    bool longer;
+    bool shorter, longer;
     char *id;
     struct s2s_error *err; /* of MEASURED_BAD and MEASURED_TOO_LONG */
 };
@@ -139,8 +139,8 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     m->item.n_samples = row->n_samples;
     m->item.exact16 = row->info.int16 && row->info.rate_hz == survey->loader->mel_config.rate_hz &&
                       (row->info.n_channels == 1 || row->sample.channel >= 0);
-    m->longer = row->info.rate_hz > 0 && !row->sample.has_range && row->sample.duration_s > 0 &&
-                (double)row->info.n_samples / row->info.rate_hz > row->sample.duration_s + 0.1;
+    m->shorter = row->shorter;
+    m->longer = row->longer;
     if (capacity == 0 || shape.len_padded <= capacity || truncate_row(m, survey, row))
         return;
     s2s_error_set(&err, S2S_E_RANGE,
@@ -194,6 +194,7 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
     plan->n_marked += m->what == MEASURED_MARKED;
     if (m->what == MEASURED_ITEM) {
         plan->n_truncated += m->item.truncated;
+        plan->n_shorter += m->shorter;
         plan->n_longer += m->longer;
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
         plan->items[plan->n_items++] = m->item;

@@ -22,9 +22,9 @@ struct pack_plan {
     struct pack_bad *bad;
     size_t n_bad, cap_bad;
     int64_t n_read, n_marked; /* samples; those marked _skipme */
-    int64_t n_truncated, n_too_long,
-        n_longer; /* n_longer: the file is longer than the manifest says */
-    bool exact16; /* of all samples in packs */
+    int64_t n_truncated, n_too_long;
+    int64_t n_shorter, n_longer; /* files, than the manifest says */
+    bool exact16;                /* of all samples in packs */
 };
 
 int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,

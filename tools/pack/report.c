@@ -41,11 +41,12 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
                         json_pack("{s:I, s:I}", "skipped", (json_int_t)plan->n_too_long,
                                   "truncated", (json_int_t)plan->n_truncated));
     json_object_set_new(report, "warnings",
-                        json_pack("{s:I, s:I, s:I, s:I, s:I}", "first_token_supervised",
+                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "first_token_supervised",
                                   (json_int_t)t->counts.first_supervised, "pad_id_labels_dropped",
                                   (json_int_t)t->counts.pad_labels, "pad_id_leading_stripped",
                                   (json_int_t)t->counts.pad_stripped, "sp_misaligned_packs",
-                                  (json_int_t)t->counts.sp_misaligned, "longer_than_manifest",
+                                  (json_int_t)t->counts.sp_misaligned, "shorter_than_manifest",
+                                  (json_int_t)plan->n_shorter, "longer_than_manifest",
                                   (json_int_t)plan->n_longer));
     json_object_set_new(report, "seconds",
                         json_pack("{s:f, s:f}", "plan", t->plan_s, "pack", t->pack_s));
@@ -74,6 +75,11 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
             "%lld packs have T / cp that is no multiple of tp = %d, which sequence parallelism "
             "needs: --strict-sp makes it one",
             (long long)c->sp_misaligned, opt->tp_size);
+    if (plan->n_shorter)
+        s2s_warn("pack",
+                 "%lld files are up to %g s shorter than their manifest says; what is there is "
+                 "used (--duration-tolerance)",
+                 (long long)plan->n_shorter, opt->tolerance_s);
     if (plan->n_longer)
         s2s_warn("pack", "%lld files are longer than their manifest says; all of each is used",
                  (long long)plan->n_longer);

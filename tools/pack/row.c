@@ -1,6 +1,7 @@
 /* Loads a sample: its line, ids, and audio. */
 #include "tools/pack/row.h"
 
+#include <math.h>
 #include <sys/stat.h>
 
 #include "lib/io/digest.h"
@@ -103,6 +104,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.cp_size = opt->cp_size;
     loader->salm.tp_size = opt->tp_size;
     loader->salm.strict_sp = opt->strict_sp;
+    loader->tolerance_s = opt->tolerance_s;
     loader->inputs = s2s_xcalloc(opt->n_inputs + 1, sizeof *loader->inputs);
     loader->known = s2s_audio_known_new();
     int rc = read_frames(loader, opt->encoder_frames, err);
@@ -135,8 +137,8 @@ void pack_loader_close(struct pack_loader *loader)
 
 /* ---- one row ---- */
 
-/* Whole files whose length is not what the manifest says: shorter means that something is lost. */
-#define MANIFEST_TOLERANCE_S 0.1
+/* A difference is worth a word from here on: manifests round. */
+#define WORTH_A_WORD_S 0.025
 
 /* A file that a manifest names and that cannot be opened is a bad sample, not a bad command line.
  */
@@ -145,6 +147,26 @@ static int bad_sample(int rc, struct s2s_error *err)
     if (rc == S2S_E_OPEN)
         rc = err->code = S2S_E_NOTFOUND;
     return rc;
+}
+
+/* What is there against what was declared: decoders of MP3 and Opus count their padding each in its
+ * own way, so some is forgiven; more means that something is lost. */
+static int check_declared(struct pack_row *row, const struct pack_loader *loader,
+                          struct s2s_error *err)
+{
+    const struct s2s_sample *s = &row->sample;
+    const double file_s = (double)row->info.n_samples / row->info.rate_hz;
+    const double declared_s = s->offset_s + s->duration_s;
+    if (s->has_range && !(s->duration_s > 0))
+        return s2s_error_set(err, S2S_E_RANGE, "%s: duration 0 at an offset", s->path);
+    row->shorter = file_s < declared_s - WORTH_A_WORD_S;
+    row->longer = !s->has_range && declared_s > 0 && file_s > declared_s + WORTH_A_WORD_S;
+    if (file_s >= declared_s - loader->tolerance_s)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s: %g s long, the manifest says %g s", s->path,
+                           file_s, declared_s);
+    return s2s_error_hint(err, rc, "--duration-tolerance %g takes what is there",
+                          ceil(10 * (declared_s - file_s) - 1e-6) / 10);
 }
 
 static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
@@ -156,6 +178,7 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     row->range.channel = s->channel;
     row->range.digest = true;
     row->range.known = loader->known;
+    row->range.tolerance_s = loader->tolerance_s;
     if (s->has_range) {
         row->range.offset_s = s->offset_s;
         row->range.duration_s = s->duration_s;
@@ -163,12 +186,8 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     int rc = s2s_audio_info_file(&row->info, s->path, loader->known, err);
     if (rc < 0)
         return bad_sample(rc, err);
-    double file_s = (double)row->info.n_samples / row->info.rate_hz;
-    if (!s->has_range && file_s < s->duration_s - MANIFEST_TOLERANCE_S)
-        return s2s_error_set(err, S2S_E_TRUNCATED, "%s: %g s long, the manifest says %g s", s->path,
-                             file_s, s->duration_s);
-    if (s->has_range && !(s->duration_s > 0))
-        return s2s_error_set(err, S2S_E_RANGE, "%s: duration 0 at an offset", s->path);
+    if ((rc = check_declared(row, loader, err)) < 0)
+        return rc;
     rc = s2s_audio_measure(&row->n_samples, &row->info, &row->range, err);
     if (rc < 0)
         return s2s_error_add(err, rc, "%s", s->path);

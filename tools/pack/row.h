@@ -22,6 +22,7 @@ struct pack_loader {
     struct s2s_mel_config mel_config;
     struct s2s_mel *mel;
     struct s2s_audio_known *known; /* long recordings of many samples */
+    double tolerance_s;            /* what may be missing of a declared duration */
     int hop, factor;               /* samples a mel frame, mel frames an encoder frame */
 };
 
@@ -50,6 +51,7 @@ struct pack_row {
     struct s2s_audio_options range;
     struct s2s_audio_info info;
     int64_t n_samples;
+    bool shorter, longer;   /* its file than the manifest says */
     struct s2s_audio audio; /* after pack_row_decode */
     char xxh3[33];          /* of the encoded bytes; empty: not read */
 };

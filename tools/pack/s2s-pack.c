@@ -26,7 +26,8 @@ enum {
     KEY_ENCODER_FRAMES,
     KEY_SPLIT,
     KEY_SHUFFLE,
-    KEY_EPOCHS
+    KEY_EPOCHS,
+    KEY_DURATION_TOLERANCE
 };
 
 static const struct argp_option option_table[] = {
@@ -44,6 +45,8 @@ static const struct argp_option option_table[] = {
      1},
     {"bad", KEY_BAD, "fail|skip", 0, "What to do with a sample that cannot be read (default fail)",
      1},
+    {"duration-tolerance", KEY_DURATION_TOLERANCE, "S", 0,
+     "Seconds that sound may lack of what is declared before it is bad (default 0.5)", 1},
     {NULL, 0, NULL, 0, "Text and audio:", 2},
     {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json (byte-level BPE)", 2},
     {"prompt", KEY_PROMPT, "NAME|F", 0,
@@ -178,6 +181,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SHUFFLE:
         opt->shuffle = s2s_arg_i64(state, "shuffle", arg, 0, INT32_MAX);
+        return 0;
+    case KEY_DURATION_TOLERANCE:
+        opt->tolerance_s = s2s_arg_f64(state, "duration-tolerance", arg, 0, 1e6);
         return 0;
     case KEY_EPOCHS:
         opt->epochs = s2s_arg_i64(state, "epochs", arg, 1, 1 << 20);

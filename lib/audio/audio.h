@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/audio/perturb.h"
+
 struct s2s_error;
 
 /* What a file says about itself. */
@@ -57,8 +59,9 @@ struct s2s_audio_options {
     /* the asked range may end this much behind the file's end (manifests round); then what is there
      * is given */
     double tolerance_s;
-    bool digest;                   /* fill xxh3 */
-    struct s2s_audio_known *known; /* borrowed, for files; may be NULL */
+    struct s2s_audio_change change; /* what is done to the range */
+    bool digest;                    /* fill xxh3 */
+    struct s2s_audio_known *known;  /* borrowed, for files; may be NULL */
 };
 
 #define S2S_AUDIO_OPTIONS_DEFAULT \

@@ -364,19 +364,28 @@ int s2s_audio_measure(int64_t *n_samples, const struct s2s_audio_info *info,
     int64_t begin = 0, n = 0;
     int rc = find_range(info, opt, &begin, &n, err);
     if (rc == 0)
-        *n_samples = opt->rate_hz > 0 ? s2s_audio_n_resampled(n, info->rate_hz, opt->rate_hz) : n;
+        *n_samples = s2s_audio_n_changed(n, &opt->change, info->rate_hz,
+                                         opt->rate_hz > 0 ? opt->rate_hz : info->rate_hz);
     return rc;
 }
 
-static int resample(struct s2s_audio *audio, int rate_hz, struct s2s_error *err)
+/* To the wanted rate, with what is to be done to it. */
+static int change(struct s2s_audio *audio, const struct s2s_audio_options *opt,
+                  struct s2s_error *err)
 {
-    int64_t n = s2s_audio_n_resampled((int64_t)audio->n_samples, audio->rate_hz, rate_hz);
+    const int rate_hz = opt->rate_hz > 0 ? opt->rate_hz : audio->rate_hz;
+    if (rate_hz == audio->rate_hz && !s2s_audio_changes(&opt->change))
+        return 0;
+    const int64_t n =
+        s2s_audio_n_changed((int64_t)audio->n_samples, &opt->change, audio->rate_hz, rate_hz);
     float *out = s2s_xmalloc((size_t)(n > 0 ? n : 1) * sizeof *out);
-    int rc = s2s_audio_resample(out, audio->data, audio->n_samples, audio->rate_hz, rate_hz, err);
+    int rc = s2s_audio_change(out, audio->data, (int64_t)audio->n_samples, &opt->change,
+                              audio->rate_hz, rate_hz, err);
     free(audio->data);
     audio->data = out;
     audio->n_samples = (size_t)n;
     audio->rate_hz = rate_hz;
+    audio->int16 = false;
     return rc;
 }
 
@@ -395,11 +404,7 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     if (rc == 0)
         rc = read_channel(reader, out, n, opt->channel, err);
     out->int16 = reader->info.int16 && (reader->info.n_channels == 1 || opt->channel >= 0);
-    if (rc == 0 && opt->rate_hz > 0 && opt->rate_hz != out->rate_hz) {
-        rc = resample(out, opt->rate_hz, err);
-        out->int16 = false;
-    }
-    return rc;
+    return rc < 0 ? rc : change(out, opt, err);
 }
 
 static int decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,

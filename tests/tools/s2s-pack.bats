@@ -397,6 +397,39 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     exits 2 s2s-pack --manifest m.jsonl "${how[@]}" --duration-tolerance -1
 }
 
+@test "speed, tempo, pitch and volume are drawn by sample and epoch, whatever the threads and the split" {
+    local how=(--tokenizer "$tok" --tokens 128 --manifest m.jsonl) all=(--speed 0.5,1,2 --epochs 3)
+    s2s-pack -q "${how[@]}" "${all[@]}" -j1 -o a.s2s
+    s2s-pack -q "${how[@]}" "${all[@]}" -j4 | cmp - a.s2s
+    # each sample at each speed once: 26, 13 and 7 frames of a second, 59, 29 and 15 of 2.3 s
+    s2s-shard view --json a.s2s | jq -c '[.records[] | .metadata | .ids as $i | .audio as $a
+        | [$i | fromjson, [$a | fromjson | .[] | .speed // 1]] | transpose | .[]] | sort' >got
+    [ "$(cat got)" = '[["a",0.5],["a",1],["a",2],["b",0.5],["b",1],["b",2],["c",0.5],["c",1],["c",2]]' ]
+    s2s-shard view --json a.s2s | jq -c '[.records[].tensors.audio_frames.data[]] | sort' >got
+    [ "$(cat got)" = '[4,7,7,13,13,15,25,29,58]' ]
+    for r in 0 1 2; do s2s-pack -q "${how[@]}" "${all[@]}" --split $r/3 -o $r.s2s; done
+    cat_clips() { for f; do s2s-shard view --json "$f"; done | jq -c '.records[].metadata.audio | fromjson[]' | sort; }
+    cat_clips a.s2s >want
+    cat_clips 0.s2s 1.s2s 2.s2s >got
+    cmp want got
+    # the volume is a factor of every sample; another seed draws anew
+    s2s-pack -q "${how[@]}" --volume 0.5 -o v.s2s && s2s-pack -q "${how[@]}" --volume 1 -o one.s2s
+    s2s-pack -q "${how[@]}" -o plain.s2s
+    for f in v one plain; do s2s-shard view --json --tensor audio_pcm $f.s2s | jq -c '[.records[].tensors.audio_pcm.data[]]' >$f; done
+    cmp one plain
+    python3 -c 'import json; a, b = (json.load(open(f)) for f in ("plain", "v")); assert len(a) == len(b) and all(abs(x - 2 * y) < 1e-7 for x, y in zip(a, b))'
+    s2s-pack -q "${how[@]}" --speed 0.5..2 --seed 1 -o one.s2s && s2s-pack -q "${how[@]}" --speed 0.5..2 --seed 2 -o two.s2s
+    not cmp -s one.s2s two.s2s
+    s2s-shard head --json one.s2s 2>/dev/null | grep -q 'speed=0.5..2' || s2s-shard head one.s2s | grep 'speed=0.5..2'
+    # the sample of a plan is that of the run; what is as long as before is planned so
+    [ "$(s2s-pack -q "${how[@]}" "${all[@]}" --plan --json | jq -c '[.samples, .packs, .real_tokens]')" = \
+      "$(s2s-pack -q "${how[@]}" "${all[@]}" --report /dev/stdout -o x.s2s | jq -c '[.samples, .packs, .real_tokens]')" ]
+    [ "$(s2s-pack -q "${how[@]}" --pitch 3 --plan --json | jq .real_tokens)" = "$(s2s-pack -q "${how[@]}" --plan --json | jq .real_tokens)" ]
+    exits 2 s2s-pack "${how[@]}" --speed 1,0 -o x.s2s
+    says "--speed '1,0': A,B,.. (up to 16) or A..B expected, each from 0.1 to 10"
+    exits 2 s2s-pack "${how[@]}" --speed 1.1 --audio path -o x.s2s
+}
+
 @test "what libsndfile writes to stdout of a damaged file is not in the stream" {
     python3 - <<'PY'
 # MIDI sample dump, 40 samples a packet, which do not begin as one

@@ -132,7 +132,7 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
 {
     const struct s2s_lines *lines = &loader->inputs[item->input];
     const struct s2s_line line = s2s_lines_at(lines, item->begin, item->line);
-    int rc = pack_row_load(row, loader, item->input, &line, item->variant, err);
+    int rc = pack_row_load(row, loader, item->input, &line, item->variant, item->epoch, err);
     if (rc == 0) /* the file has changed since the plan was made */
         rc = s2s_data_line_error(s2s_error_set(err, S2S_E_FORMAT, "is not what was planned"), lines,
                                  &line, err);

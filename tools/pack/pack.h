@@ -2,6 +2,7 @@
 #ifndef TOOLS_PACK_PACK_H
 #define TOOLS_PACK_PACK_H
 
+#include "lib/audio/perturb.h"
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
 #include "lib/stream/schema.h"
@@ -29,6 +30,7 @@ struct pack_options {
     int64_t split_idx, split_n; /* every split_n-th sample, from split_idx */
     int64_t shuffle, epochs;
     double tolerance_s; /* what may be missing of a declared duration */
+    struct s2s_audio_perturb perturb;
 };
 
 #define PACK_OPTIONS_DEFAULT \

@@ -49,6 +49,7 @@ struct survey {
     struct pack_plan *plan;
     const struct pack_loader *loader;
     const struct pack_options *opt;
+    uint32_t epoch;
     uint32_t input; /* the reading place */
     struct s2s_line line;
     struct s2s_progress progress;
@@ -137,7 +138,8 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     }
     m->item.len_padded = (int32_t)shape.len_padded;
     m->item.n_samples = row->n_samples;
-    m->item.exact16 = row->info.int16 && row->info.rate_hz == survey->loader->mel_config.rate_hz &&
+    m->item.exact16 = !s2s_audio_changes(&row->range.change) && row->info.int16 &&
+                      row->info.rate_hz == survey->loader->mel_config.rate_hz &&
                       (row->info.n_channels == 1 || row->sample.channel >= 0);
     m->shorter = row->shorter;
     m->longer = row->longer;
@@ -165,7 +167,9 @@ static void measure_line(struct batch *batch, const struct survey *survey,
         m->item.line = line->number;
         m->item.input = batch->input;
         m->item.variant = variant;
-        int n = pack_row_load(&row, survey->loader, batch->input, line, variant, &err);
+        m->item.epoch = survey->epoch;
+        int n =
+            pack_row_load(&row, survey->loader, batch->input, line, variant, survey->epoch, &err);
         if (n <= 0) {
             m->what = n == 0 ? MEASURED_MARKED : MEASURED_BAD;
             if (n < 0)
@@ -189,13 +193,13 @@ static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *er
 static int take(struct survey *survey, struct measured *m, struct s2s_error *err)
 {
     struct pack_plan *plan = survey->plan;
-    const bool is_too_long = m->what == MEASURED_TOO_LONG;
-    plan->n_read += m->what != MEASURED_MARKED;
-    plan->n_marked += m->what == MEASURED_MARKED;
+    const bool is_too_long = m->what == MEASURED_TOO_LONG, is_first = survey->epoch == 0;
+    plan->n_read += is_first && m->what != MEASURED_MARKED;
+    plan->n_marked += is_first && m->what == MEASURED_MARKED;
     if (m->what == MEASURED_ITEM) {
         plan->n_truncated += m->item.truncated;
-        plan->n_shorter += m->shorter;
-        plan->n_longer += m->longer;
+        plan->n_shorter += is_first && m->shorter;
+        plan->n_longer += is_first && m->longer;
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
         plan->items[plan->n_items++] = m->item;
     } else if (m->what != MEASURED_MARKED) {
@@ -204,7 +208,7 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
             return err->code;
         }
         plan->n_too_long += is_too_long;
-        if (!is_too_long)
+        if (!is_too_long && is_first)
             pack_plan_bad(plan, m->id, m->err);
     }
     return 0;
@@ -222,10 +226,11 @@ static int take_batch(void *ctx, void *item, struct s2s_error *err)
     return rc;
 }
 
+/* Samples as long as they are in an epoch go to the end of plan->items. */
 static int survey_lengths(struct pack_plan *plan, const struct pack_loader *loader,
-                          const struct pack_options *opt, struct s2s_error *err)
+                          const struct pack_options *opt, uint32_t epoch, struct s2s_error *err)
 {
-    struct survey survey = {.plan = plan, .loader = loader, .opt = opt};
+    struct survey survey = {.plan = plan, .loader = loader, .opt = opt, .epoch = epoch};
     const struct s2s_ordered stages = {.source = next_batch,
                                        .work = measure_batch,
                                        .sink = take_batch,
@@ -241,13 +246,13 @@ static int survey_lengths(struct pack_plan *plan, const struct pack_loader *load
 
 /* ---- order and bins ---- */
 
-/* Every split_n-th sample. */
-static uint32_t *select_items(const struct pack_plan *plan, const struct pack_options *opt,
-                              size_t *n)
+/* Every split_n-th sample of those from `first` on. */
+static uint32_t *select_items(const struct pack_plan *plan, size_t first,
+                              const struct pack_options *opt, size_t *n)
 {
-    uint32_t *selected = s2s_xmalloc((plan->n_items + 1) * sizeof *selected);
+    uint32_t *selected = s2s_xmalloc((plan->n_items - first + 1) * sizeof *selected);
     *n = 0;
-    for (size_t i = (size_t)opt->split_idx; i < plan->n_items; i += (size_t)opt->split_n)
+    for (size_t i = first + (size_t)opt->split_idx; i < plan->n_items; i += (size_t)opt->split_n)
         selected[(*n)++] = (uint32_t)i;
     return selected;
 }
@@ -287,17 +292,24 @@ static void batches_of(struct s2s_bins *bins, size_t n, size_t batch_size)
         bins->begin[b] = b * batch_size < n ? b * batch_size : n;
 }
 
-static int add_epoch(struct pack_plan *plan, const uint32_t *selected, size_t n,
-                     const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
+static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_options *opt,
+                     int64_t epoch, struct s2s_error *err)
 {
     struct s2s_bins bins = S2S_BINS_INIT;
-    uint32_t *order = s2s_xmalloc((n + 1) * sizeof *order);
+    size_t n = 0;
+    uint32_t *order = select_items(plan, first, opt, &n);
     int rc = 0;
-    memcpy(order, selected, n * sizeof *order);
+    if (n == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT,
+                           "E_EMPTY_BATCH: there is no sample to pack (%lld read, %zu bad, "
+                           "%lld too long)",
+                           (long long)plan->n_read, plan->n_bad, (long long)plan->n_too_long);
+    for (size_t i = 0; i < n; i++)
+        plan->exact16 = plan->exact16 && plan->items[order[i]].exact16;
     s2s_data_shuffle(order, n, (size_t)opt->shuffle, seed_of(opt, epoch));
-    if (opt->batch_size > 0)
+    if (rc == 0 && opt->batch_size > 0)
         batches_of(&bins, n, (size_t)opt->batch_size);
-    else
+    else if (rc == 0)
         rc = bins_of(&bins, plan, order, n, opt, epoch, err);
     if (rc == 0) {
         const size_t base = plan->begin ? plan->begin[plan->n_packs] : 0;
@@ -338,24 +350,16 @@ int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
                    const struct pack_options *opt, struct s2s_error *err)
 {
     *plan = (struct pack_plan){.exact16 = true};
-    uint32_t *selected = NULL;
-    size_t n = 0;
+    size_t first = 0; /* of the samples of an epoch */
     int rc = set_capacity(plan, loader, opt, err);
-    if (rc == 0)
-        rc = survey_lengths(plan, loader, opt, err);
-    if (rc == 0) {
-        selected = select_items(plan, opt, &n);
-        if (n == 0)
-            rc = s2s_error_set(err, S2S_E_FORMAT,
-                               "E_EMPTY_BATCH: there is no sample to pack (%lld read, %zu bad, "
-                               "%lld too long)",
-                               (long long)plan->n_read, plan->n_bad, (long long)plan->n_too_long);
+    for (int64_t epoch = 0; rc == 0 && epoch < opt->epochs; epoch++) {
+        /* what is drawn for an epoch makes samples of their own */
+        const bool anew = epoch == 0 || s2s_audio_perturbs(&loader->perturb);
+        first = anew ? plan->n_items : first;
+        rc = anew ? survey_lengths(plan, loader, opt, (uint32_t)epoch, err) : 0;
+        if (rc == 0)
+            rc = add_epoch(plan, first, opt, epoch, err);
     }
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        plan->exact16 = plan->exact16 && plan->items[selected[i]].exact16;
-    for (int64_t epoch = 0; rc == 0 && epoch < opt->epochs; epoch++)
-        rc = add_epoch(plan, selected, n, opt, epoch, err);
-    free(selected);
     if (rc < 0)
         pack_plan_release(plan);
     return rc;

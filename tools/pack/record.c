@@ -104,6 +104,20 @@ static void add_meta(struct pack_record *r, const char *key, json_t *list)
     r->meta[r->n_meta++] = (struct s2s_st_meta){key, text};
 }
 
+static void describe_change(json_t *clip, const struct s2s_audio_change *change)
+{
+    const struct {
+        const char *name;
+        double value, none;
+    } parts[] = {{"speed", change->speed, 1},
+                 {"tempo", change->tempo, 1},
+                 {"pitch", change->pitch, 0},
+                 {"volume", change->volume, 1}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].value != 0 && parts[i].value != parts[i].none)
+            json_object_set_new(clip, parts[i].name, json_real(parts[i].value));
+}
+
 /* Where a clip's sound is from: by the name of the manifest, for `path` by one that can be opened.
  */
 static json_t *describe_clip(const struct pack_row *row, const struct pack_loader *loader)
@@ -116,6 +130,7 @@ static json_t *describe_clip(const struct pack_row *row, const struct pack_loade
                         json_string(loader->audio == S2S_AUDIO_PATH ? s->path : s->source));
     json_object_set_new(clip, "offset", json_real(s->offset_s));
     json_object_set_new(clip, "duration", json_real(duration_s));
+    describe_change(clip, &row->range.change);
     if (row->xxh3[0])
         json_object_set_new(clip, "xxh3", json_string(row->xxh3));
     return clip;

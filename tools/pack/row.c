@@ -105,6 +105,8 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.tp_size = opt->tp_size;
     loader->salm.strict_sp = opt->strict_sp;
     loader->tolerance_s = opt->tolerance_s;
+    loader->perturb = opt->perturb;
+    loader->seed = (uint64_t)opt->common.seed;
     loader->inputs = s2s_xcalloc(opt->n_inputs + 1, sizeof *loader->inputs);
     loader->known = s2s_audio_known_new();
     int rc = read_frames(loader, opt->encoder_frames, err);
@@ -169,7 +171,7 @@ static int check_declared(struct pack_row *row, const struct pack_loader *loader
                           ceil(10 * (declared_s - file_s) - 1e-6) / 10);
 }
 
-static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
+static int measure_audio(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
                          struct s2s_error *err)
 {
     const struct s2s_sample *s = &row->sample;
@@ -178,6 +180,7 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     row->range.channel = s->channel;
     row->range.digest = true;
     row->range.known = loader->known;
+    s2s_audio_perturb_draw(&row->range.change, &loader->perturb, loader->seed, s->id, epoch);
     row->range.tolerance_s = loader->tolerance_s;
     if (s->has_range) {
         row->range.offset_s = s->offset_s;
@@ -204,7 +207,8 @@ static const char *custom_text(const struct s2s_sample *s, const char *key)
     return json_string_value(json_object_get(s->custom, key));
 }
 
-static int render(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err)
+static int render(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
+                  struct s2s_error *err)
 {
     const struct s2s_sample *s = &row->sample;
     if (!s->text)
@@ -219,7 +223,7 @@ static int render(struct pack_row *row, const struct pack_loader *loader, struct
                                     .n_ids = row->rendered.ids.len,
                                     .clips = &row->clip,
                                     .n_clips = 1};
-    return measure_audio(row, loader, err);
+    return measure_audio(row, loader, epoch, err);
 }
 
 static int load_ids(struct pack_row *row, const struct pack_loader *loader,
@@ -236,7 +240,7 @@ static int load_ids(struct pack_row *row, const struct pack_loader *loader,
 }
 
 int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32_t input,
-                  const struct s2s_line *line, int variant, struct s2s_error *err)
+                  const struct s2s_line *line, int variant, uint32_t epoch, struct s2s_error *err)
 {
     const struct s2s_lines *lines = &loader->inputs[input];
     const struct s2s_manifest_options opt = {.path = lines->path};
@@ -249,7 +253,7 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32
     else
         rc = n = s2s_data_parse_nemo(&row->sample, line, variant, &opt, err);
     if (rc > 0 && loader->kind != PACK_INPUT_IDS)
-        rc = render(row, loader, err);
+        rc = render(row, loader, epoch, err);
     if (rc >= 0)
         return n;
     pack_row_release(row);

@@ -23,7 +23,9 @@ struct pack_loader {
     struct s2s_mel *mel;
     struct s2s_audio_known *known; /* long recordings of many samples */
     double tolerance_s;            /* what may be missing of a declared duration */
-    int hop, factor;               /* samples a mel frame, mel frames an encoder frame */
+    struct s2s_audio_perturb perturb;
+    uint64_t seed;
+    int hop, factor; /* samples a mel frame, mel frames an encoder frame */
 };
 
 int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
@@ -36,6 +38,7 @@ struct pack_item {
     int64_t line;
     uint32_t input;
     int32_t variant;
+    uint32_t epoch;          /* that its perturbation is drawn for */
     int32_t len_padded;      /* slots, truncated if so */
     bool truncated, exact16; /* exact16: 16-bit samples say all of its audio */
     int64_t n_samples;       /* of its audio, at the rate of the features */
@@ -56,11 +59,11 @@ struct pack_row {
     char xxh3[33];          /* of the encoded bytes; empty: not read */
 };
 
-/* Reads a line and measures its audio from the file's header. Returns the number of variants of the
- * line, 0 when it is to be skipped (then there is nothing to release). Errors name file and line.
- */
+/* Reads a line and measures its audio, as it is in this epoch, from the file's header. Returns the
+ * number of variants of the line, 0 when it is to be skipped (then there is nothing to release).
+ * Errors name file and line. */
 int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32_t input,
-                  const struct s2s_line *line, int variant, struct s2s_error *err);
+                  const struct s2s_line *line, int variant, uint32_t epoch, struct s2s_error *err);
 /* Decodes and resamples its audio, and demands as many samples as were measured. */
 int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err);
 void pack_row_release(struct pack_row *row);

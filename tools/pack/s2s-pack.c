@@ -27,7 +27,11 @@ enum {
     KEY_SPLIT,
     KEY_SHUFFLE,
     KEY_EPOCHS,
-    KEY_DURATION_TOLERANCE
+    KEY_DURATION_TOLERANCE,
+    KEY_SPEED,
+    KEY_TEMPO,
+    KEY_PITCH,
+    KEY_VOLUME
 };
 
 static const struct argp_option option_table[] = {
@@ -59,6 +63,13 @@ static const struct argp_option option_table[] = {
      "Samples a mel frame at 16 kHz, mel frames an encoder frame (default 160,8), or an encoder's "
      "folder or config",
      2},
+    {"speed", KEY_SPEED, "A,B..|A..B", 0,
+     "Factor drawn for each sample and epoch: 0.9,1,1.1 (each once in three epochs) or 0.9..1.1; "
+     "changes length and pitch",
+     2},
+    {"tempo", KEY_TEMPO, "A,B..|A..B", 0, "The same, but pitch stays", 2},
+    {"pitch", KEY_PITCH, "A,B..|A..B", 0, "Semitones drawn; length stays", 2},
+    {"volume", KEY_VOLUME, "A,B..|A..B", 0, "Factor of the samples drawn", 2},
     {"pad-id", KEY_PAD_ID, "ID", 0,
      "Id of pad slots (default: the tokenizer's pad, else unk, else 0)", 2},
     {NULL, 0, NULL, 0, "Packs:", 3},
@@ -107,6 +118,14 @@ static int parse_audio(struct argp_state *state, const char *arg)
     return forms[s2s_arg_choice(state, "audio", arg, names)];
 }
 
+static void parse_perturb(struct argp_state *state, const char *name,
+                          struct s2s_audio_choice *choice, const char *arg, double min, double max)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (s2s_audio_choice_parse(choice, arg, min, max, &err) < 0)
+        argp_error(state, "--%s %s", name, err.text);
+}
+
 static void check_options(struct argp_state *state)
 {
     const struct pack_options *opt = state->input;
@@ -117,6 +136,9 @@ static void check_options(struct argp_state *state)
     if (opt->kind == PACK_INPUT_IDS &&
         (opt->tokenizer || opt->prompt || opt->encoder_frames || opt->audio > S2S_AUDIO_NONE))
         argp_error(state, "--ids takes no --tokenizer, --prompt, --encoder-frames or --audio");
+    if (s2s_audio_perturbs(&opt->perturb) &&
+        (opt->kind == PACK_INPUT_IDS || opt->audio == S2S_AUDIO_PATH))
+        argp_error(state, "--speed, --tempo, --pitch and --volume take sound that is stored");
     if (!opt->max_tokens && !opt->batch_size)
         argp_error(state, "--tokens or --batch-size is needed");
     if (opt->max_tokens && opt->batch_size)
@@ -150,6 +172,28 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Options of what is drawn for a sample. */
+static error_t parse_drawn(int key, char *arg, struct argp_state *state)
+{
+    struct s2s_audio_perturb *perturb = &((struct pack_options *)state->input)->perturb;
+    switch (key) {
+    case KEY_SPEED:
+        parse_perturb(state, "speed", &perturb->speed, arg, 0.1, 10);
+        return 0;
+    case KEY_TEMPO:
+        parse_perturb(state, "tempo", &perturb->tempo, arg, 0.1, 10);
+        return 0;
+    case KEY_PITCH:
+        parse_perturb(state, "pitch", &perturb->pitch, arg, -24, 24);
+        return 0;
+    case KEY_VOLUME:
+        parse_perturb(state, "volume", &perturb->volume, arg, 1e-6, 1e6);
+        return 0;
+    default:
+        return parse_choice(key, arg, state);
     }
 }
 
@@ -189,7 +233,7 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         opt->epochs = s2s_arg_i64(state, "epochs", arg, 1, 1 << 20);
         return 0;
     default:
-        return parse_choice(key, arg, state);
+        return parse_drawn(key, arg, state);
     }
 }
 

@@ -109,11 +109,22 @@ static bool is_clip(const struct s2s_ids_row *row, size_t at)
     return row->n_clips && bsearch(&clip, row->clips, row->n_clips, sizeof clip, by_pos);
 }
 
-static int check_labels(const struct s2s_ids_row *row, const json_t *object, int32_t pad_id,
+/* Whoever masks labels by the padding's id means it. */
+static void take_loss(struct s2s_ids_row *row, size_t at)
+{
+    if (!row->loss_mask) {
+        row->loss_mask = s2s_xmalloc(row->n_ids + 1);
+        memset(row->loss_mask, 1, row->n_ids);
+    }
+    row->loss_mask[at] = 0;
+}
+
+static int check_labels(struct s2s_ids_row *row, const json_t *object, int32_t pad_id,
                         size_t n_hidden, struct s2s_error *err)
 {
     enum { NO_LABEL = -100 };
     int rc = 0;
+    const bool has_mask = row->loss_mask;
     size_t first = 0; /* id behind the padding: nothing predicts it */
     const json_t *list = beside_ids(&rc, row, object, "labels", err);
     while (first < row->n_ids && row->ids[first] == pad_id && !is_clip(row, first))
@@ -123,10 +134,14 @@ static int check_labels(const struct s2s_ids_row *row, const json_t *object, int
         const int32_t want = !row->loss_mask || row->loss_mask[i] ? row->ids[i] : NO_LABEL;
         if (label == want)
             continue;
-        if (label == NO_LABEL && (i <= first || row->ids[i] == pad_id || is_clip(row, i)))
+        if (label == NO_LABEL && (i <= first || is_clip(row, i)))
             continue;
+        if (label == NO_LABEL && row->ids[i] == pad_id) {
+            take_loss(row, i);
+            continue;
+        }
         rc = s2s_error_set(err, S2S_E_FORMAT, "labels[%zu] = %lld, where %s says %d", i,
-                           (long long)label, row->loss_mask ? "loss_mask" : "no loss_mask", want);
+                           (long long)label, has_mask ? "loss_mask" : "no loss_mask", want);
         return s2s_error_hint(err, rc, "give loss_mask: 0 where the label is -100");
     }
     return rc;

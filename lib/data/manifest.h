@@ -85,7 +85,7 @@ struct s2s_ids_row {
 
 /* {"id": "a", "input_ids": [..], "loss_mask": [0,1,..], "audio": [{"pos": 3, "frames": 17}]}.
  * What other programs write beside them, attention_mask and labels, must say the same, but for ids
- * without loss: those of pad_id, the first one, placeholders.
+ * without loss: the first one, placeholders, and those of pad_id, whose loss_mask becomes 0 then.
  * FORMAT, RANGE (an id that does not fit 32 bits), SHAPE (lengths differ). Whether pos is right is
  * for the layout to say. */
 int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int32_t pad_id,

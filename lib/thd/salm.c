@@ -19,12 +19,19 @@ static bool may_predict(const struct s2s_thd_row *row, size_t t)
     return !row->loss_mask || row->loss_mask[t];
 }
 
+static bool has_label(const struct s2s_thd_row *row, size_t t, const struct s2s_salm_options *opt)
+{
+    return may_predict(row, t) && (opt->keep_pad_labels || row->ids[t] != opt->pad_id);
+}
+
 /* A row of nothing but padding keeps its last slot; a placeholder is none, whatever its id. */
-static size_t left_padding(const struct s2s_thd_row *row, int32_t pad_id)
+static size_t left_padding(const struct s2s_thd_row *row, const struct s2s_salm_options *opt)
 {
     const int64_t first_clip = row->n_clips > 0 ? row->clips[0].pos : -1;
     size_t skip = 0;
-    while (skip + 1 < row->n_ids && row->ids[skip] == pad_id && (int64_t)skip != first_clip)
+    if (opt->no_left_padding)
+        return 0;
+    while (skip + 1 < row->n_ids && row->ids[skip] == opt->pad_id && (int64_t)skip != first_clip)
         skip++;
     return skip;
 }
@@ -62,7 +69,8 @@ static int check_clips(const struct s2s_thd_row *row, size_t skip,
 }
 
 /* Whether the row's first slot, clips without frames left out, is a text token to be predicted. */
-static bool starts_supervised(const struct s2s_thd_row *row, size_t skip, int32_t pad_id)
+static bool starts_supervised(const struct s2s_thd_row *row, size_t skip,
+                              const struct s2s_salm_options *opt)
 {
     size_t t = skip, k = 0;
     while (k < row->n_clips && row->clips[k].pos == (int64_t)t && row->clips[k].frames == 0) {
@@ -71,7 +79,27 @@ static bool starts_supervised(const struct s2s_thd_row *row, size_t skip, int32_
     }
     if (t == row->n_ids || (k < row->n_clips && row->clips[k].pos == (int64_t)t))
         return false;
-    return may_predict(row, t) && row->ids[t] != pad_id;
+    return has_label(row, t, opt);
+}
+
+/* Labels of text behind the first slot, which nothing predicts; those that pad_id costs. */
+static void count_labels(struct s2s_salm_shape *shape, const struct s2s_thd_row *row,
+                         const struct s2s_salm_options *opt)
+{
+    shape->n_labels = shape->pad_labels = shape->pad_stripped = 0;
+    for (size_t t = 0; t < shape->skip; t++)
+        shape->pad_stripped += row->loss_mask && row->loss_mask[t];
+    for (size_t t = shape->skip, k = 0; t < row->n_ids; t++) {
+        if (k < row->n_clips && row->clips[k].pos == (int64_t)t) {
+            k++;
+            continue;
+        }
+        shape->n_labels += has_label(row, t, opt);
+        shape->pad_labels += may_predict(row, t) && !has_label(row, t, opt);
+    }
+    if (row->n_ids - shape->skip == 1)
+        shape->pad_labels = 0; /* nothing predicts a lone id */
+    shape->n_labels -= shape->first_supervised;
 }
 
 static int measure(struct s2s_salm_shape *shape, const struct s2s_thd_row *row,
@@ -79,7 +107,7 @@ static int measure(struct s2s_salm_shape *shape, const struct s2s_thd_row *row,
 {
     if (row->n_ids == 0)
         return s2s_error_set(err, S2S_E_SHAPE, "E_EMPTY_ROW: there is no id");
-    shape->skip = left_padding(row, opt->pad_id);
+    shape->skip = left_padding(row, opt);
     int rc = check_clips(row, shape->skip, opt, err);
     if (rc < 0)
         return rc;
@@ -94,7 +122,8 @@ static int measure(struct s2s_salm_shape *shape, const struct s2s_thd_row *row,
     if (shape->len_padded > INT32_MAX)
         return s2s_error_set(err, S2S_E_RANGE, "%lld slots do not fit a cu_seqlens of 32 bits",
                              (long long)shape->len_padded);
-    shape->first_supervised = starts_supervised(row, shape->skip, opt->pad_id);
+    shape->first_supervised = starts_supervised(row, shape->skip, opt);
+    count_labels(shape, row, opt);
     return 0;
 }
 
@@ -108,7 +137,7 @@ int s2s_salm_measure(struct s2s_salm_shape *shape, const struct s2s_thd_row *row
 void s2s_salm_truncate(size_t *n_ids, size_t *n_clips, const struct s2s_thd_row *row,
                        const struct s2s_salm_options *opt, int64_t max_len)
 {
-    size_t t = left_padding(row, opt->pad_id), k = 0;
+    size_t t = left_padding(row, opt), k = 0;
     int64_t len = 0;
     if (opt->cp_size > 1)
         max_len -= max_len % (2 * opt->cp_size);
@@ -150,8 +179,7 @@ int64_t s2s_salm_capacity(int64_t max_tokens, const struct s2s_salm_options *opt
     return max_tokens - max_tokens % (step / a * unit);
 }
 
-/* How far T is raised, by the last utterance. */
-static int64_t raise_by(int64_t n_slots, const struct s2s_salm_options *opt)
+int64_t s2s_salm_raise(int64_t n_slots, const struct s2s_salm_options *opt)
 {
     const int64_t step = s2s_salm_step(opt), unit = s2s_salm_unit(opt);
     int64_t more = 0;
@@ -199,7 +227,7 @@ static int plan(struct s2s_salm_pack *pack, struct s2s_salm_shape *shapes,
         pack->n_clips += rows[i].n_clips;
         pack->num_tokens += shapes[i].len;
     }
-    const int64_t more = raise_by(n_slots, opt);
+    const int64_t more = s2s_salm_raise(n_slots, opt);
     shapes[n_rows - 1].len_padded += more;
     if ((n_slots += more) > INT32_MAX)
         return s2s_error_set(err, S2S_E_RANGE, "%lld slots do not fit a cu_seqlens of 32 bits",
@@ -215,6 +243,8 @@ static int plan(struct s2s_salm_pack *pack, struct s2s_salm_shape *shapes,
         if (pack->seq_lens_padded[i] > pack->max_seqlen)
             pack->max_seqlen = pack->seq_lens_padded[i];
         pack->counts.first_supervised += shapes[i].first_supervised && shapes[i].len < longest;
+        pack->counts.pad_labels += shapes[i].pad_labels;
+        pack->counts.pad_stripped += shapes[i].pad_stripped;
     }
     pack->counts.sp_misaligned = opt->tp_size > 1 && n_slots / opt->cp_size % opt->tp_size != 0;
     return 0;
@@ -223,14 +253,12 @@ static int plan(struct s2s_salm_pack *pack, struct s2s_salm_shape *shapes,
 /* Fills the slots of utterance i. ids and labels are those of its real slots, labels not yet
  * shifted; clip k of the pack comes next. */
 static void fill_row(struct s2s_salm_pack *pack, size_t i, size_t *clip, size_t skip,
-                     const struct s2s_thd_row *row, int32_t pad_id)
+                     const struct s2s_thd_row *row, const struct s2s_salm_options *opt)
 {
     const size_t begin = (size_t)pack->cu_seqlens[i], len = (size_t)pack->seq_lens[i];
     const size_t len_padded = (size_t)pack->seq_lens_padded[i];
     int32_t *ids = pack->input_ids + begin, *labels = pack->labels + begin;
     size_t at = 0, k = 0;
-    for (size_t t = 0; t < skip; t++)
-        pack->counts.pad_stripped += row->loss_mask && row->loss_mask[t];
     for (size_t t = skip; t < row->n_ids; t++) {
         if (k < row->n_clips && row->clips[k].pos == (int64_t)t) {
             const int32_t frames = row->clips[k++].frames;
@@ -242,17 +270,16 @@ static void fill_row(struct s2s_salm_pack *pack, size_t i, size_t *clip, size_t 
             }
             continue;
         }
-        const bool predict = may_predict(row, t), is_pad = row->ids[t] == pad_id;
-        pack->counts.pad_labels += predict && is_pad && row->n_ids - skip > 1;
+        const bool predict = has_label(row, t, opt);
         ids[at] = row->ids[t];
-        labels[at++] = predict && !is_pad ? row->ids[t] : S2S_IGNORE;
+        labels[at++] = predict ? row->ids[t] : S2S_IGNORE;
     }
     /* each slot predicts the one behind it in its own utterance */
     memmove(labels, labels + 1, (len - 1) * sizeof *labels);
     for (size_t t = len - 1; t < len_padded; t++)
         labels[t] = S2S_IGNORE;
     for (size_t t = len; t < len_padded; t++)
-        ids[t] = pad_id;
+        ids[t] = opt->pad_id;
     for (size_t t = 0; t < len_padded; t++)
         pack->position_ids[begin + t] = (int32_t)t;
 }
@@ -277,7 +304,7 @@ int s2s_salm_pack(struct s2s_salm_pack *pack, const struct s2s_thd_row *rows, si
     pack->audio_frames = s2s_xcalloc(pack->n_clips + 1, sizeof(int32_t));
     size_t clip = 0;
     for (size_t i = 0; i < n_rows; i++)
-        fill_row(pack, i, &clip, shapes[i].skip, &rows[i], opt->pad_id);
+        fill_row(pack, i, &clip, shapes[i].skip, &rows[i], opt);
 out:
     free(shapes);
     return rc;

@@ -42,6 +42,10 @@ struct s2s_salm_options {
      * negative a placeholder is known by its pos alone. */
     int32_t audio_id;
     int cp_size, tp_size; /* at least 1 */
+    /* Ids equal to pad_id keep their labels: lengths are known here, so pad_id may well be that of
+     * the end of text. Without it they get none, as in NeMo, whose rows are padded batches. */
+    bool keep_pad_labels;
+    bool no_left_padding; /* rows have none, so an id in front that is pad_id is text */
     /* Raise the last utterance until every context-parallel rank's share divides by tp_size, as
      * sequence parallelism needs; upstream only sees to T % tp_size. */
     bool strict_sp;
@@ -58,6 +62,8 @@ struct s2s_salm_shape {
     int64_t len;           /* slots: kept ids - placeholders + frames */
     int64_t len_padded;    /* rounded up to 2*cp_size, before the last utterance is raised */
     bool first_supervised; /* the first slot is a text token that may be predicted (see below) */
+    int64_t n_labels;      /* slots that have something to predict */
+    int64_t pad_labels, pad_stripped; /* as in s2s_salm_counts */
 };
 
 int s2s_salm_measure(struct s2s_salm_shape *shape, const struct s2s_thd_row *row,
@@ -74,6 +80,8 @@ void s2s_salm_truncate(size_t *n_ids, size_t *n_clips, const struct s2s_thd_row 
 int64_t s2s_salm_step(const struct s2s_salm_options *opt);
 /* What T must be a multiple of: tp_size, or with strict_sp and context parallelism cp * tp. */
 int64_t s2s_salm_unit(const struct s2s_salm_options *opt);
+/* How far the last utterance of n_slots slots is raised. */
+int64_t s2s_salm_raise(int64_t n_slots, const struct s2s_salm_options *opt);
 /*
  * The largest T that is at most max_tokens and that raising the last utterance can always stay
  * within: a multiple of lcm(step, unit) when tp_size > 1, else max_tokens itself. 0: none.
@@ -85,8 +93,8 @@ struct s2s_salm_counts {
     /* utterances shorter than the longest of their pack whose first slot is a text token to be
      * predicted: a padded batch trains "padding predicts it", a packed one cannot */
     int64_t first_supervised;
-    /* ids equal to pad_id that may be predicted but get no label (pad equal to eos or unk), and
-     * such ids lost with the left padding */
+    /* ids equal to pad_id that may be predicted (pad equal to eos or unk) but get no label without
+     * keep_pad_labels, and such ids lost with the left padding */
     int64_t pad_labels, pad_stripped;
     /* packs whose share of a context-parallel rank does not divide by tp_size */
     int64_t sp_misaligned;

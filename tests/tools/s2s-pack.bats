@@ -555,13 +555,55 @@ PY
 
 @test "a token to be predicted that is the padding's id is counted and warned of" {
     echo '{"id":"a","input_ids":[5,2,2],"loss_mask":[1,1,1]}' >eos.jsonl
-    exits 0 s2s-pack --ids eos.jsonl --tokens 8 --pad-id 2 --report r.json -o out.s2s
+    exits 0 s2s-pack --ids eos.jsonl --tokens 8 --pad-id 2 --pad-labels drop --report r.json -o out.s2s
     says "no eos"
     [ "$(jq .warnings.pad_id_labels_dropped r.json)" = 2 ]
+    values out.s2s | grep -qx '0 labels -100 -100 -100'
+    [ "$(s2s-shard head --json out.s2s | jq -r .config.pad_labels)" = drop ]
+    s2s-pack -q --ids eos.jsonl --tokens 8 --pad-id 2 --pad-labels drop --report p.json --plan >/dev/null
+    [ "$(jq -c .warnings p.json)" = "$(jq -c .warnings r.json)" ]
     # shorter than the longest and beginning with a token to be predicted
     echo '{"id":"b","input_ids":[5,6],"loss_mask":[1,1]}' >>eos.jsonl
     s2s-pack -q --ids eos.jsonl --batch-size 2 --report r.json -o out.s2s
     [ "$(jq .warnings.first_token_supervised r.json)" = 1 ]
+}
+
+@test "a token to be predicted keeps its label, whatever the padding's id" {
+    local tok=$ROOT/tests/oracle/tokenizer_bytelevel_llama3/tokenizer.json id
+    echo '{"id":"a","input_ids":[2,5,2,7,2],"loss_mask":[0,0,1,0,1]}' >eos.jsonl # padded in front, ends in eos
+    exits 0 s2s-pack --ids eos.jsonl --tokens 8 --pad-id 2 --report r.json -o out.s2s
+    values out.s2s | grep -qx '0 labels 2 -100 2 -100'
+    [ "$(jq .warnings.pad_id_labels_dropped r.json)" = 0 ]
+    # where labels of a data set were masked by the padding's id, that stands
+    echo '{"id":"a","input_ids":[5,2,7,2],"labels":[-100,-100,7,-100]}' >eos.jsonl
+    s2s-pack -q --ids eos.jsonl --tokens 8 --pad-id 2 -o out.s2s
+    values out.s2s | grep -qx '0 labels -100 7 -100 -100'
+    # what is tokenized here: the end token as padding, or "!", or (nothing is padded yet) the first token
+    echo '{"audio_filepath":"wav/a.wav","duration":1.0,"text":"hello! there!"}' >eos.jsonl
+    for id in 1504 0 1500; do
+        s2s-pack -q --manifest eos.jsonl --tokenizer "$tok" --prompt llama3 --tokens 64 --pad-id $id -o out.s2s
+        values out.s2s >got
+        [ "$(grep -c '^0 input_ids 1500 ' got)" = 1 ]
+        grep '^0 labels' got | tr ' ' '\n' | grep -v '^-100$' | tail -n +3 >labels.$id
+    done
+    cmp labels.0 labels.1504
+    cmp labels.0 labels.1500
+    tail -1 labels.0 | grep -qx 1504
+}
+
+@test "a sample that is cut so that no label is left is counted and named" {
+    cat >long.jsonl <<'J'
+{"id":"answer","input_ids":[1,2,3,4,5,6],"loss_mask":[0,0,0,0,1,1]}
+{"id":"whole","input_ids":[1,2,3],"loss_mask":[0,0,1]}
+{"id":"half","input_ids":[1,2,3,4,5,6],"loss_mask":[0,0,0,1,1,1]}
+{"id":"none","input_ids":[1,2,3,4,5,6],"loss_mask":[0,0,0,0,0,0]}
+{"id":"first","input_ids":[1,2,3,4,5,6],"loss_mask":[1,0,0,0,0,1]}
+J
+    exits 0 s2s-pack --ids long.jsonl --tokens 4 --too-long truncate --report r.json -o out.s2s
+    says "long.jsonl:1: utterance 'answer' of 6 slots is cut to 4, of which none has a label"
+    says "2 samples are cut so that nothing in them is predicted"
+    [ "$(jq -c '[.truncated_without_label[].id]' r.json)" = '["answer","first"]' ]
+    [ "$(jq -c '[.samples, .too_long.truncated]' r.json)" = '[5,4]' ]
 }
 
 @test "provenance leaves out what changes no byte" {

@@ -19,6 +19,8 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
         json_pack("{s:i, s:i, s:b, s:i, s:I, s:I}", "cp", opt->cp_size, "tp", opt->tp_size,
                   "strict_sp", opt->strict_sp, "pad_id", loader->salm.pad_id, "seed",
                   (json_int_t)opt->common.seed, "epochs", (json_int_t)opt->epochs);
+    if (opt->drop_pad_labels)
+        json_object_set_new(config, "pad_labels", json_string("drop"));
     if (opt->batch_size > 0) {
         json_object_set_new(config, "batch_size", json_integer(opt->batch_size));
     } else {
@@ -96,8 +98,8 @@ struct packer {
     struct pack_plan *plan;
     const struct pack_loader *loader;
     const struct pack_options *opt;
-    struct s2s_mel_work **work;    /* one a thread, or NULL */
-    struct s2s_stream_writer *out; /* NULL: only the layout is wanted */
+    struct s2s_mel_work **work; /* one a thread, or NULL */
+    struct s2s_stream_writer *out;
     struct pack_totals *totals;
     size_t next;
     struct s2s_progress progress;
@@ -127,8 +129,7 @@ static void drop_job(void *ctx, void *item)
 }
 
 static int load_row(struct pack_row *row, const struct pack_loader *loader,
-                    const struct pack_item *item, int64_t capacity, bool decode,
-                    struct s2s_error *err)
+                    const struct pack_item *item, int64_t capacity, struct s2s_error *err)
 {
     const struct s2s_lines *lines = &loader->inputs[item->input];
     const struct s2s_line line = s2s_lines_at(lines, item->begin, item->line);
@@ -140,7 +141,7 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
         return rc;
     if (item->truncated)
         s2s_salm_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->salm, capacity);
-    if (!decode || row->thd.n_clips == 0)
+    if (row->thd.n_clips == 0)
         return 0;
     rc = pack_row_decode(row, loader, err);
     if (rc < 0) {
@@ -168,8 +169,7 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
     struct pack_row *rows = s2s_xcalloc(job->n_items, sizeof *rows);
     for (size_t i = 0; i < job->n_items; i++) {
         const struct pack_item *item = &plan->items[members[i]];
-        rc = load_row(&rows[job->n_rows], packer->loader, item, plan->capacity, packer->out != NULL,
-                      err);
+        rc = load_row(&rows[job->n_rows], packer->loader, item, plan->capacity, err);
         if (rc < 0 && !packer->opt->skip_bad)
             break;
         if (rc < 0)
@@ -179,8 +179,8 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
         rc = 0;
     }
     if (rc == 0 && job->n_rows > 0)
-        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, packer->out != NULL,
-                              plan->exact16, work, err);
+        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, plan->exact16, work,
+                              err);
     for (size_t i = 0; i < job->n_rows; i++)
         pack_row_release(&rows[i]);
     free(rows);
@@ -215,12 +215,43 @@ static int write_pack(void *ctx, void *ptr, struct s2s_error *err)
     }
     if (job->n_rows > 0) {
         add_totals(packer->totals, job);
-        if (packer->out)
-            rc = s2s_stream_write(packer->out, r->tensors, r->n_tensors, r->meta, r->n_meta, err);
+        rc = s2s_stream_write(packer->out, r->tensors, r->n_tensors, r->meta, r->n_meta, err);
     }
     s2s_progress_add(&packer->progress, (int64_t)job->n_items);
     drop_job(ctx, job);
     return rc;
+}
+
+/* The totals of packs that are not laid out, from the lengths of their samples. */
+static void plan_totals(struct pack_totals *t, const struct pack_plan *plan,
+                        const struct s2s_salm_options *salm)
+{
+    for (size_t k = 0; k < plan->n_packs; k++) {
+        const uint32_t *members = plan->members + plan->begin[k];
+        const size_t n = plan->begin[k + 1] - plan->begin[k];
+        int64_t slots = 0, longest = 0, n_first = 0, n_first_longest = 0;
+        for (size_t i = 0; i < n; i++) {
+            const struct pack_item *item = &plan->items[members[i]];
+            slots += item->len_padded;
+            t->n_tokens += item->len;
+            t->n_audio_samples += item->n_samples;
+            t->counts.pad_labels += item->pad_labels;
+            t->counts.pad_stripped += item->pad_stripped;
+            n_first += item->first_supervised;
+            if (item->len > longest) {
+                longest = item->len;
+                n_first_longest = 0;
+            }
+            n_first_longest += item->first_supervised && item->len == longest;
+        }
+        slots += s2s_salm_raise(slots, salm);
+        t->n_samples += (int64_t)n;
+        t->n_slots += slots;
+        t->n_padded_batch_slots += (int64_t)n * longest;
+        t->counts.first_supervised += n_first - n_first_longest;
+        t->counts.sp_misaligned += salm->tp_size > 1 && slots / salm->cp_size % salm->tp_size != 0;
+    }
+    t->n_packs = (int64_t)plan->n_packs;
 }
 
 static int run_packs(struct packer *packer, struct s2s_error *err)
@@ -229,12 +260,12 @@ static int run_packs(struct packer *packer, struct s2s_error *err)
         .source = next_job, .work = make_pack, .sink = write_pack, .drop = drop_job, .ctx = packer};
     const int jobs = packer->opt->common.jobs;
     const struct pack_plan *plan = packer->plan;
-    if (packer->loader->mel && packer->out) {
+    if (packer->loader->mel) {
         packer->work = s2s_xcalloc((size_t)jobs, sizeof *packer->work);
         for (int i = 0; i < jobs; i++)
             packer->work[i] = s2s_mel_work_new(packer->loader->mel);
     }
-    s2s_progress_begin(&packer->progress, packer->out ? "packing" : "laying out", "samples",
+    s2s_progress_begin(&packer->progress, "packing", "samples",
                        (int64_t)plan->begin[plan->n_packs]);
     int rc = s2s_ordered_run(&stages, jobs, err);
     s2s_progress_end(&packer->progress);
@@ -303,7 +334,9 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     totals.plan_s = s2s_now_s() - start_s;
     if (rc == 0 && !opt->plan)
         rc = create(&packer.out, &loader, &plan, opt, err);
-    if (rc == 0)
+    if (rc == 0 && opt->plan)
+        plan_totals(&totals, &plan, &loader.salm);
+    else if (rc == 0)
         rc = run_packs(&packer, err);
     if (rc == 0 && packer.out) {
         rc = commit(packer.out, &loader, err);

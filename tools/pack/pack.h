@@ -20,6 +20,7 @@ struct pack_options {
     int64_t max_tokens, batch_size; /* one of them is 0 */
     enum pack_too_long too_long;
     bool skip_bad, plan, strict_sp;
+    bool drop_pad_labels; /* ids equal to the padding's get no label, as in NeMo */
     const char *report;
     enum s2s_bin_algorithm algorithm;
     int cp_size, tp_size;

@@ -5,13 +5,20 @@
 
 enum { LINES_A_BATCH = 32 };
 
+static void release_bad(struct pack_bad *bad)
+{
+    free(bad->id);
+    free(bad->text);
+}
+
 void pack_plan_release(struct pack_plan *plan)
 {
-    for (size_t i = 0; i < plan->n_bad; i++) {
-        free(plan->bad[i].id);
-        free(plan->bad[i].text);
-    }
+    for (size_t i = 0; i < plan->n_bad; i++)
+        release_bad(&plan->bad[i]);
+    for (size_t i = 0; i < plan->n_unlabelled; i++)
+        release_bad(&plan->unlabelled[i]);
     free(plan->bad);
+    free(plan->unlabelled);
     free(plan->items);
     free(plan->members);
     free(plan->begin);
@@ -32,9 +39,9 @@ void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_erro
 struct measured {
     struct pack_item item;
     enum { MEASURED_ITEM, MEASURED_MARKED, MEASURED_BAD, MEASURED_TOO_LONG } what;
-    bool shorter, longer;
+    bool shorter, longer, unlabelled;
     char *id;
-    struct s2s_error *err; /* of MEASURED_BAD and MEASURED_TOO_LONG */
+    struct s2s_error *err; /* of MEASURED_BAD, MEASURED_TOO_LONG and unlabelled ones */
 };
 
 struct batch {
@@ -103,8 +110,18 @@ static void set_error(struct measured *m, const struct s2s_error *err, const cha
     m->id = id ? s2s_xstrdup(id) : NULL;
 }
 
+static void keep_shape(struct pack_item *item, const struct s2s_salm_shape *shape)
+{
+    item->len = (int32_t)shape->len;
+    item->len_padded = (int32_t)shape->len_padded;
+    item->pad_labels = (int32_t)shape->pad_labels;
+    item->pad_stripped = (int32_t)shape->pad_stripped;
+    item->first_supervised = shape->first_supervised;
+}
+
 /* Cuts a row that is longer than a pack. False when that leaves nothing, or is not wanted. */
-static bool truncate_row(struct measured *m, const struct survey *survey, struct pack_row *row)
+static bool truncate_row(struct measured *m, const struct survey *survey, struct pack_row *row,
+                         int64_t n_labels)
 {
     struct s2s_error ignored = S2S_ERROR_INIT;
     struct s2s_salm_shape shape;
@@ -116,7 +133,8 @@ static bool truncate_row(struct measured *m, const struct survey *survey, struct
         s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &ignored) < 0)
         return false;
     m->item.truncated = true;
-    m->item.len_padded = (int32_t)shape.len_padded;
+    m->unlabelled = n_labels > 0 && shape.n_labels == 0;
+    keep_shape(&m->item, &shape);
     if (row->thd.n_clips == 0)
         m->item.n_samples = 0;
     return true;
@@ -136,15 +154,25 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
         set_error(m, &err, row->thd.id);
         return;
     }
-    m->item.len_padded = (int32_t)shape.len_padded;
+    keep_shape(&m->item, &shape);
     m->item.n_samples = row->n_samples;
     m->item.exact16 = !s2s_audio_changes(&row->range.change) && row->info.int16 &&
                       row->info.rate_hz == survey->loader->mel_config.rate_hz &&
                       (row->info.n_channels == 1 || row->sample.channel >= 0);
     m->shorter = row->shorter;
     m->longer = row->longer;
-    if (capacity == 0 || shape.len_padded <= capacity || truncate_row(m, survey, row))
+    if (capacity == 0 || shape.len_padded <= capacity)
         return;
+    if (truncate_row(m, survey, row, shape.n_labels)) {
+        if (m->unlabelled) {
+            s2s_error_set(&err, S2S_E_RANGE,
+                          "utterance '%s' of %lld slots is cut to %d, of which none has a label",
+                          row->thd.id, (long long)shape.len, m->item.len);
+            s2s_data_line_error(S2S_E_RANGE, lines, line, &err);
+            set_error(m, &err, row->thd.id);
+        }
+        return;
+    }
     s2s_error_set(&err, S2S_E_RANGE,
                   "utterance '%s' needs %lld slots (%lld of its own), a pack has %lld", row->thd.id,
                   (long long)shape.len_padded, (long long)shape.len, (long long)capacity);
@@ -190,6 +218,18 @@ static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *er
     return 0;
 }
 
+/* The first few are said at once; the report names all. */
+static void note_unlabelled(struct pack_plan *plan, struct measured *m)
+{
+    enum { N_SAID = 10 };
+    if (plan->n_unlabelled < N_SAID)
+        s2s_warn("pack", "%s", m->err->text);
+    s2s_grow(&plan->unlabelled, plan->n_unlabelled, &plan->cap_unlabelled,
+             sizeof *plan->unlabelled);
+    plan->unlabelled[plan->n_unlabelled++] = (struct pack_bad){m->id, s2s_xstrdup(m->err->text)};
+    m->id = NULL;
+}
+
 static int take(struct survey *survey, struct measured *m, struct s2s_error *err)
 {
     struct pack_plan *plan = survey->plan;
@@ -200,6 +240,8 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
         plan->n_truncated += m->item.truncated;
         plan->n_shorter += is_first && m->shorter;
         plan->n_longer += is_first && m->longer;
+        if (m->unlabelled)
+            note_unlabelled(plan, m);
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
         plan->items[plan->n_items++] = m->item;
     } else if (m->what != MEASURED_MARKED) {

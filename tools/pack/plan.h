@@ -21,6 +21,8 @@ struct pack_plan {
     int64_t capacity; /* of a pack, 0 with --batch-size */
     struct pack_bad *bad;
     size_t n_bad, cap_bad;
+    struct pack_bad *unlabelled; /* truncated so that nothing is left to predict; they are packed */
+    size_t n_unlabelled, cap_unlabelled;
     int64_t n_read, n_marked; /* samples; those marked _skipme */
     int64_t n_truncated, n_too_long;
     int64_t n_shorter, n_longer; /* files, than the manifest says */

@@ -164,8 +164,8 @@ static void add_metadata(struct pack_record *r, const struct pack_row *rows, siz
 /* ---- the record ---- */
 
 int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
-                     const struct pack_loader *loader, bool with_audio, bool exact16,
-                     struct s2s_mel_work *work, struct s2s_error *err)
+                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
+                     struct s2s_error *err)
 {
     *r = (struct pack_record){.n_tensors = 0};
     struct s2s_thd_row *thd = s2s_xcalloc(n_rows + 1, sizeof *thd);
@@ -176,8 +176,7 @@ int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t 
     if (rc < 0)
         return rc;
     add_layout(r);
-    if (with_audio)
-        add_audio(r, rows, n_rows, loader, exact16, work);
+    add_audio(r, rows, n_rows, loader, exact16, work);
     add_metadata(r, rows, n_rows, loader);
     return 0;
 }

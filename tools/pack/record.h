@@ -19,12 +19,11 @@ struct pack_record {
     size_t n_meta;
 };
 
-/* Lays out rows [n_rows] as a record; with_audio: they are decoded, and their clips go into it.
- * exact16: pcm is I16. work is this thread's for mel, else NULL. Release with pack_record_release,
- * also after a failure. */
+/* Lays out rows [n_rows] as a record with their clips. exact16: pcm is I16. work is this thread's
+ * for mel, else NULL. Release with pack_record_release, also after a failure. */
 int pack_record_make(struct pack_record *record, const struct pack_row *rows, size_t n_rows,
-                     const struct pack_loader *loader, bool with_audio, bool exact16,
-                     struct s2s_mel_work *work, struct s2s_error *err);
+                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
+                     struct s2s_error *err);
 void pack_record_release(struct pack_record *record);
 
 #endif

@@ -19,13 +19,19 @@ static double hours_of(const struct pack_totals *t, const struct pack_loader *lo
     return (double)t->n_audio_samples / loader->mel_config.rate_hz / 3600;
 }
 
+static json_t *named(const struct pack_bad *list, size_t n)
+{
+    json_t *names = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(names,
+                              json_pack("{s:s?, s:s}", "id", list[i].id, "reason", list[i].text));
+    return names;
+}
+
 static json_t *report_json(const struct pack_totals *t, const struct pack_plan *plan,
                            const struct pack_loader *loader)
 {
-    json_t *skipped = json_array(), *report = json_object();
-    for (size_t i = 0; i < plan->n_bad; i++)
-        json_array_append_new(
-            skipped, json_pack("{s:s?, s:s}", "id", plan->bad[i].id, "reason", plan->bad[i].text));
+    json_t *report = json_object();
     json_object_set_new(report, "samples", json_integer(t->n_samples));
     json_object_set_new(report, "samples_read", json_integer(plan->n_read));
     json_object_set_new(report, "packs", json_integer(t->n_packs));
@@ -35,7 +41,9 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
     json_object_set_new(report, "padded_batch_tokens", json_integer(t->n_padded_batch_slots));
     json_object_set_new(report, "fill", json_real(share(t->n_tokens, slots_of(t, plan))));
     json_object_set_new(report, "hours", json_real(hours_of(t, loader)));
-    json_object_set_new(report, "skipped", skipped);
+    json_object_set_new(report, "skipped", named(plan->bad, plan->n_bad));
+    json_object_set_new(report, "truncated_without_label",
+                        named(plan->unlabelled, plan->n_unlabelled));
     json_object_set_new(report, "marked_skipme", json_integer(plan->n_marked));
     json_object_set_new(report, "too_long",
                         json_pack("{s:I, s:I}", "skipped", (json_int_t)plan->n_too_long,
@@ -67,7 +75,8 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
         s2s_warn(
             "pack",
             "%lld tokens to be predicted are the padding's id and got no label, %lld more were "
-            "stripped from the left; choose a --pad-id that is no eos or unk",
+            "stripped from the left; --pad-labels keep gives them labels, a --pad-id that is no "
+            "eos or unk keeps them in front",
             (long long)c->pad_labels, (long long)c->pad_stripped);
     if (c->sp_misaligned)
         s2s_warn(
@@ -80,6 +89,9 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
                  "%lld files are up to %g s shorter than their manifest says; what is there is "
                  "used (--duration-tolerance)",
                  (long long)plan->n_shorter, opt->tolerance_s);
+    if (plan->n_unlabelled)
+        s2s_warn("pack", "%zu samples are cut so that nothing in them is predicted",
+                 plan->n_unlabelled);
     if (plan->n_longer)
         s2s_warn("pack", "%lld files are longer than their manifest says; all of each is used",
                  (long long)plan->n_longer);

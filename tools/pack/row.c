@@ -107,6 +107,9 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->tolerance_s = opt->tolerance_s;
     loader->perturb = opt->perturb;
     loader->seed = (uint64_t)opt->common.seed;
+    loader->salm.keep_pad_labels = !opt->drop_pad_labels;
+    /* what is tokenized here has no padding */
+    loader->salm.no_left_padding = opt->kind != PACK_INPUT_IDS && !opt->drop_pad_labels;
     loader->inputs = s2s_xcalloc(opt->n_inputs + 1, sizeof *loader->inputs);
     loader->known = s2s_audio_known_new();
     int rc = read_frames(loader, opt->encoder_frames, err);

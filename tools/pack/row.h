@@ -39,7 +39,9 @@ struct pack_item {
     uint32_t input;
     int32_t variant;
     uint32_t epoch;          /* that its perturbation is drawn for */
-    int32_t len_padded;      /* slots, truncated if so */
+    int32_t len, len_padded; /* slots, truncated if so */
+    int32_t pad_labels, pad_stripped;
+    bool first_supervised;   /* these four as in s2s_salm_shape */
     bool truncated, exact16; /* exact16: 16-bit samples say all of its audio */
     int64_t n_samples;       /* of its audio, at the rate of the features */
 };

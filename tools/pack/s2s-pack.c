@@ -22,6 +22,7 @@ enum {
     KEY_MIN_BINS,
     KEY_BINS_MULTIPLE,
     KEY_PAD_ID,
+    KEY_PAD_LABELS,
     KEY_AUDIO,
     KEY_ENCODER_FRAMES,
     KEY_SPLIT,
@@ -72,6 +73,10 @@ static const struct argp_option option_table[] = {
     {"volume", KEY_VOLUME, "A,B..|A..B", 0, "Factor of the samples drawn", 2},
     {"pad-id", KEY_PAD_ID, "ID", 0,
      "Id of pad slots (default: the tokenizer's pad, else unk, else 0)", 2},
+    {"pad-labels", KEY_PAD_LABELS, "keep|drop", 0,
+     "Whether a token to be predicted keeps its label where its id is the padding's (default keep; "
+     "NeMo drops it)",
+     2},
     {NULL, 0, NULL, 0, "Packs:", 3},
     {"tokens", KEY_TOKENS, "N", 0, "Slots of a pack", 3},
     {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 3},
@@ -151,6 +156,7 @@ static void check_options(struct argp_state *state)
 static error_t parse_choice(int key, char *arg, struct argp_state *state)
 {
     static const char *const layouts[] = {"salm", NULL}, *const bad[] = {"fail", "skip", NULL};
+    static const char *const pad_labels[] = {"keep", "drop", NULL};
     static const char *const too_long[] = {"fail", "truncate", "skip", NULL};
     struct pack_options *opt = state->input;
     switch (key) {
@@ -159,6 +165,9 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_BAD:
         opt->skip_bad = s2s_arg_choice(state, "bad", arg, bad) == 1;
+        return 0;
+    case KEY_PAD_LABELS:
+        opt->drop_pad_labels = s2s_arg_choice(state, "pad-labels", arg, pad_labels) == 1;
         return 0;
     case KEY_TOO_LONG:
         opt->too_long = (enum pack_too_long)s2s_arg_choice(state, "too-long", arg, too_long);

@@ -83,9 +83,11 @@ def check_layout(rng, folder):
                     for i, (ids, mask, clips) in enumerate(rows))
     args = ["s2s-pack", "-q", "--ids", "-", "--batch-size", len(rows), "--pad-id", pad, "--cp", cp, "--tp", tp, "-o", path]
     args += ["--strict-sp"] if strict else []
+    keep = rng.random() < .5
+    args += rng.choice([[], ["--pad-labels", "keep"]]) if keep else ["--pad-labels", "drop"]
     rc, _, err = run(*args, data=lines.encode())
     try:
-        want = naive.salm(rows, pad, cp, tp, strict)
+        want = naive.salm(rows, pad, cp, tp, strict, keep)
     except naive.Reject as why:
         if rc != 1 or str(why) not in err or os.path.exists(path):
             fail(f"{args}", lines, f"{why} expected, exit {rc}: {err}")

@@ -109,8 +109,8 @@ class Reject(Exception):
     pass
 
 
-def salm(rows, pad, cp, tp, strict=False):
-    """rows: (ids, mask, [(pos, frames)]). Returns the tensors of a pack as lists."""
+def salm(rows, pad, cp, tp, strict=False, keep=False):
+    """rows: (ids, mask, [(pos, frames)]). keep: an id equal to pad keeps its label. Returns the tensors of a pack as lists."""
     if not rows:
         raise Reject("E_EMPTY_BATCH")
     spliced = []
@@ -127,7 +127,7 @@ def salm(rows, pad, cp, tp, strict=False):
                 spans.append((len(slots), frames[t]))
                 slots += [(ids[t], IGN)] * frames[t]
             else:
-                slots.append((ids[t], ids[t] if mask[t] and ids[t] != pad else IGN))
+                slots.append((ids[t], ids[t] if mask[t] and (keep or ids[t] != pad) else IGN))
         if not slots:
             raise Reject("E_EMPTY_UTT")
         spliced.append((slots, spans))

@@ -201,6 +201,32 @@ static void surprises_are_counted(void **state)
     assert_int_equal(pack.counts.first_supervised, 1);
     assert_int_equal(pack.counts.pad_labels, 1);
     s2s_salm_pack_release(&pack);
+    /* labels: 5 has none in front of it, 2 is dropped or kept, 6 */
+    struct s2s_salm_shape shape;
+    assert_int_equal(s2s_salm_measure(&shape, &rows[0], &opt, &err), 0);
+    assert_int_equal(shape.n_labels, 1);
+    opt.keep_pad_labels = true;
+    assert_int_equal(s2s_salm_measure(&shape, &rows[0], &opt, &err), 0);
+    assert_int_equal(shape.n_labels, 2);
+    assert_int_equal(s2s_salm_pack(&pack, rows, 2, &opt, &err), 0);
+    assert_int_equal(pack.counts.pad_labels, 0);
+    assert_int_equal(pack.labels[0], 2);
+    s2s_salm_pack_release(&pack);
+}
+
+static void an_id_of_padding_is_text_where_rows_have_none(void **state)
+{
+    static const int32_t ids[] = {2, 2, 5};
+    const struct s2s_thd_row row = {"a", ids, NULL, 3, NULL, 0};
+    struct s2s_salm_options opt = S2S_SALM_OPTIONS_DEFAULT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_salm_shape shape;
+    opt.pad_id = 2;
+    assert_int_equal(s2s_salm_measure(&shape, &row, &opt, &err), 0);
+    assert_int_equal(shape.len, 1);
+    opt.no_left_padding = true;
+    assert_int_equal(s2s_salm_measure(&shape, &row, &opt, &err), 0);
+    assert_int_equal(shape.len, 3);
 }
 
 int main(void)
@@ -215,6 +241,7 @@ int main(void)
         cmocka_unit_test(a_placeholder_is_no_padding),
         cmocka_unit_test(truncation_keeps_whole_clips),
         cmocka_unit_test(surprises_are_counted),
+        cmocka_unit_test(an_id_of_padding_is_text_where_rows_have_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,5 +8,6 @@
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
 #include "lib/data/order.h"
+#include "lib/data/source.h"
 
 #endif

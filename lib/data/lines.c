@@ -1,8 +1,6 @@
-/* Maps a file, or copies a pipe, and finds its lines. */
+/* Maps a file and finds its lines. */
 #include "lib/data/lines.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,70 +10,16 @@
 #include <zlib.h>
 
 #include "lib/base/base.h"
+#include "lib/data/spool.h"
 #include "lib/io/pread.h"
 
 enum { COPY_BYTES = 1 << 16 };
 
-static int write_all(int fd, const char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, bytes, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -1;
-        bytes += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
-/* A file without a name; returns its descriptor. */
-static int temporary(const char *path, struct s2s_error *err)
-{
-    const char *folder = getenv("TMPDIR");
-    char *name = s2s_xasprintf("%s/s2s-lines-XXXXXX", folder && *folder ? folder : "/tmp");
-    int fd = mkstemp(name);
-    if (fd < 0)
-        fd = s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file %s", path, name);
-    else
-        unlink(name);
-    free(name);
-    return fd;
-}
-
-static int read_some(int fd, char *block)
-{
-    ssize_t n;
-    do
-        n = read(fd, block, COPY_BYTES);
-    while (n < 0 && errno == EINTR);
-    return (int)n;
-}
-
-/* Copies what cannot be mapped to a file without a name; returns its descriptor. */
-static int spool(int from, const char *path, struct s2s_error *err)
-{
-    int fd = temporary(path, err), rc = 0, n = 0;
-    if (fd < 0)
-        return fd;
-    char *block = s2s_xmalloc(COPY_BYTES);
-    while (rc == 0 && (n = read_some(from, block)) > 0)
-        if (write_all(fd, block, (size_t)n) < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot copy to a temporary file", path);
-    if (n < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path);
-    free(block);
-    if (rc == 0)
-        return fd;
-    close(fd);
-    return rc;
-}
-
-/* The same of a gzip file; closes `from`. zlib checks sums and lengths. */
+/* A copy of what a gzip file holds; returns its descriptor. Closes `from`. zlib checks sums and
+ * lengths. */
 static int gunzip(int from, const char *path, struct s2s_error *err)
 {
-    int fd = temporary(path, err), rc = 0, n = 0, code = 0;
+    int fd = s2s_spool_temporary(path, err), rc = 0, n = 0, code = 0;
     gzFile in = fd < 0 || lseek(from, 0, SEEK_SET) < 0 ? NULL : gzdopen(from, "rb");
     if (!in) {
         close(from);
@@ -85,8 +29,7 @@ static int gunzip(int from, const char *path, struct s2s_error *err)
     }
     char *block = s2s_xmalloc(COPY_BYTES);
     while (rc == 0 && (n = gzread(in, block, COPY_BYTES)) > 0)
-        if (write_all(fd, block, (size_t)n) < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot copy to a temporary file", path);
+        rc = s2s_spool_write(fd, block, (size_t)n, path, err);
     free(block);
     (void)gzerror(in, &code);
     if (rc == 0 && code != Z_OK && code != Z_STREAM_END)
@@ -128,28 +71,16 @@ static int map(struct s2s_lines *lines, int fd, struct s2s_error *err)
 
 int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *err)
 {
-    const bool is_stdin = !strcmp(path, "-");
-    struct stat st;
     *lines = (struct s2s_lines)S2S_LINES_INIT;
-    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC), rc = 0;
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        rc = s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", is_stdin ? "stdin" : path);
-    } else if (S_ISDIR(st.st_mode)) {
-        rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a folder", path);
-    } else {
-        lines->path = s2s_xstrdup(is_stdin ? "stdin" : path);
-        /* stdin that is a file may have been read from already: it is taken from where it stands */
-        if (!S_ISREG(st.st_mode) || (is_stdin && lseek(fd, 0, SEEK_CUR) != 0)) {
-            int copy = spool(fd, lines->path, err);
-            close(fd);
-            fd = copy;
-        }
-        rc = fd < 0 ? fd : is_gzip(fd, lines->path, err);
-        if (rc > 0)
-            rc = fd = gunzip(fd, lines->path, err);
-        if (rc >= 0)
-            rc = map(lines, fd, err);
-    }
+    int fd = s2s_spool_open(path, err);
+    if (fd < 0)
+        return fd;
+    lines->path = s2s_xstrdup(s2s_spool_name(path));
+    int rc = is_gzip(fd, lines->path, err);
+    if (rc > 0)
+        rc = fd = gunzip(fd, lines->path, err);
+    if (rc >= 0)
+        rc = map(lines, fd, err);
     if (fd >= 0)
         close(fd);
     if (rc < 0)

@@ -32,7 +32,8 @@ struct s2s_line {
     int64_t number; /* from 1 */
 };
 
-/* "-" is stdin. OPEN, IO; TRUNCATED and FORMAT of a gzip file. */
+/* "-" is stdin, "pipe:COMMAND" what a shell command writes (lib/data/spool.h). OPEN, IO; TRUNCATED
+ * and FORMAT of a gzip file. */
 int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *err);
 void s2s_lines_close(struct s2s_lines *lines);
 

@@ -9,24 +9,6 @@
 #include "lib/base/base.h"
 #include "lib/io/there.h"
 
-int s2s_data_line_error(int rc, const struct s2s_lines *lines, const struct s2s_line *line,
-                        struct s2s_error *err)
-{
-    return s2s_error_add(err, rc, "%s:%lld", lines->path, (long long)line->number);
-}
-
-void s2s_sample_release(struct s2s_sample *sample)
-{
-    free(sample->id);
-    free(sample->source);
-    free(sample->path);
-    free(sample->text);
-    free(sample->lang);
-    free(sample->speaker);
-    json_decref(sample->custom);
-    *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
-}
-
 /* ---- JSON ---- */
 
 static json_t *load_object(const struct s2s_line *line, struct s2s_error *err)
@@ -143,9 +125,17 @@ static char *stem_of(const char *path)
     return s2s_xstrndup(path + begin, len - begin);
 }
 
+/* The transcript as the assistant's turn. */
+static void add_answer(struct s2s_sample *sample)
+{
+    if (sample->text)
+        s2s_sample_add(sample, "assistant", s2s_xstrdup(sample->text));
+}
+
 /* ---- NeMo ---- */
 
-static int nemo_audio(struct s2s_sample *s, const json_t *object, struct s2s_error *err)
+static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json_t *object,
+                      struct s2s_error *err)
 {
     double offset_s = 0;
     int rc = get_string(&s->source, object, "audio_filepath", err);
@@ -161,14 +151,14 @@ static int nemo_audio(struct s2s_sample *s, const json_t *object, struct s2s_err
         rc = get_number(&offset_s, object, "offset", 0, err);
     if (rc < 0)
         return rc;
-    s->id = stem_of(s->source);
+    sample->id = stem_of(s->source);
     if (rc > 0) {
         s->has_range = true;
         s->offset_s = offset_s;
-        char *id = s2s_xasprintf("%s-%06.0f-%06.0f", s->id, nearbyint(offset_s * 1e2),
+        char *id = s2s_xasprintf("%s-%06.0f-%06.0f", sample->id, nearbyint(offset_s * 1e2),
                                  nearbyint(s->duration_s * 1e2));
-        free(s->id);
-        s->id = id;
+        free(sample->id);
+        sample->id = id;
     }
     return 0;
 }
@@ -223,18 +213,21 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
 {
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
     json_t *object = load_object(line, err);
+    struct s2s_sound *sound;
     if (!object)
         return S2S_E_FORMAT;
     int rc = 0;
     if (is_truthy(json_object_get(object, "_skipme")))
         goto out;
-    rc = nemo_audio(sample, object, err);
+    sound = &s2s_sample_add(sample, "user", NULL)->sound;
+    rc = nemo_audio(sample, sound, object, err);
     if (rc == 0)
         rc = nemo_text(sample, object, variant, opt, err);
     if (rc < 0)
         goto out;
     nemo_custom(sample, object, opt);
-    sample->path = resolve(sample->source, opt->path);
+    sound->path = resolve(sound->source, opt->path);
+    add_answer(sample);
 out:
     json_decref(object);
     if (rc < 0)
@@ -280,7 +273,7 @@ static bool only_resamples(const json_t *transforms)
     return n > 0 && n_same == n;
 }
 
-static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
+static int cut_recording(struct s2s_sound *s, const json_t *cut, struct s2s_error *err)
 {
     const json_t *recording = json_object_get(cut, "recording");
     const json_t *sources = json_object_get(recording, "sources");
@@ -307,12 +300,13 @@ static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_err
     return rc < 0 ? rc : get_int(&s->rate_hz, recording, "sampling_rate", 1, err);
 }
 
-static int cut_fields(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
+static int cut_fields(struct s2s_sample *sample, struct s2s_sound *s, const json_t *cut,
+                      struct s2s_error *err)
 {
     const char *type = json_string_value(json_object_get(cut, "type"));
     if (type && strcmp(type, "MonoCut") != 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "a cut of type '%s', MonoCut expected", type);
-    int rc = get_string(&s->id, cut, "id", err);
+    int rc = get_string(&sample->id, cut, "id", err);
     if (rc == 0)
         return s2s_error_set(err, S2S_E_FORMAT, "'id' is missing");
     if (rc > 0)
@@ -326,7 +320,7 @@ static int cut_fields(struct s2s_sample *s, const json_t *cut, struct s2s_error 
     if (rc >= 0)
         rc = cut_recording(s, cut, err);
     s->has_range = true;
-    return rc < 0 ? rc : cut_supervision(s, cut, err);
+    return rc < 0 ? rc : cut_supervision(sample, cut, err);
 }
 
 int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
@@ -336,13 +330,15 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
     json_t *cut = load_object(line, err);
     if (!cut)
         return S2S_E_FORMAT;
-    int rc = cut_fields(sample, cut, err);
+    struct s2s_sound *sound = &s2s_sample_add(sample, "user", NULL)->sound;
+    int rc = cut_fields(sample, sound, cut, err);
     if (rc < 0) {
         s2s_sample_release(sample);
     } else {
         const json_t *custom = json_object_get(cut, "custom");
         sample->custom = json_is_object(custom) ? json_copy((json_t *)custom) : NULL;
-        sample->path = resolve(sample->source, opt->path);
+        sound->path = resolve(sound->source, opt->path);
+        add_answer(sample);
     }
     json_decref(cut);
     return rc < 0 ? rc : 1;

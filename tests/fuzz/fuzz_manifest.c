@@ -17,7 +17,7 @@ static void try_nemo(const struct s2s_line *line)
     int n = 1;
     for (int variant = 0; variant < n; variant++) {
         n = s2s_data_parse_nemo(&sample, line, variant, &opt, &err);
-        if (n > 0 && (!sample.id || !sample.source || !sample.path))
+        if (n > 0 && (!sample.id || !sample.turns[0].sound.source || !sample.turns[0].sound.path))
             S2S_BUG("a sample without a file");
         if (n > 0)
             s2s_sample_release(&sample);

@@ -131,12 +131,10 @@ static void drop_job(void *ctx, void *item)
 static int load_row(struct pack_row *row, const struct pack_loader *loader,
                     const struct pack_item *item, int64_t capacity, struct s2s_error *err)
 {
-    const struct s2s_lines *lines = &loader->inputs[item->input];
-    const struct s2s_line line = s2s_lines_at(lines, item->begin, item->line);
-    int rc = pack_row_load(row, loader, item->input, &line, item->variant, item->epoch, err);
+    int rc = pack_row_load(row, loader, &item->place, item->epoch, err);
     if (rc == 0) /* the file has changed since the plan was made */
-        rc = s2s_data_line_error(s2s_error_set(err, S2S_E_FORMAT, "is not what was planned"), lines,
-                                 &line, err);
+        rc = s2s_source_error(s2s_error_set(err, S2S_E_FORMAT, "is not what was planned"),
+                              loader->source, &item->place, err);
     if (rc < 0)
         return rc;
     if (item->truncated)
@@ -145,7 +143,7 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
         return 0;
     rc = pack_row_decode(row, loader, err);
     if (rc < 0) {
-        s2s_data_line_error(rc, lines, &line, err);
+        s2s_source_error(rc, loader->source, &item->place, err);
         pack_row_release(row);
     }
     return rc < 0 ? rc : 0;
@@ -280,13 +278,15 @@ static int run_packs(struct packer *packer, struct s2s_error *err)
 static int commit(struct s2s_stream_writer *out, const struct pack_loader *loader,
                   struct s2s_error *err)
 {
-    char **digests = s2s_xcalloc(loader->n_inputs + 1, sizeof *digests);
-    for (size_t i = 0; i < loader->n_inputs; i++) {
-        digests[i] = s2s_xmalloc(33);
-        s2s_xxh3_128_hex(digests[i], loader->inputs[i].data, loader->inputs[i].len);
+    char **digests = NULL;
+    char hex[33];
+    size_t n = 0, cap = 0;
+    while (s2s_source_digest(loader->source, n, hex)) {
+        s2s_grow(&digests, n, &cap, sizeof *digests);
+        digests[n++] = s2s_xstrdup(hex);
     }
-    int rc = s2s_stream_commit(out, NULL, digests, loader->n_inputs, err);
-    for (size_t i = 0; i < loader->n_inputs; i++)
+    int rc = s2s_stream_commit(out, NULL, digests, n, err);
+    for (size_t i = 0; i < n; i++)
         free(digests[i]);
     free(digests);
     return rc;

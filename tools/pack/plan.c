@@ -3,7 +3,7 @@
 
 #include "lib/data/data.h"
 
-enum { LINES_A_BATCH = 32 };
+enum { PLACES_A_BATCH = 32 };
 
 static void release_bad(struct pack_bad *bad)
 {
@@ -33,9 +33,9 @@ void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_erro
         (struct pack_bad){id ? s2s_xstrdup(id) : NULL, s2s_xstrdup(err->text)};
 }
 
-/* ---- lengths: batches of lines are measured on threads and taken in order ---- */
+/* ---- lengths: batches of places are measured on threads and taken in order ---- */
 
-/* What a line became: samples, or why it is none. */
+/* What a place became: samples, or why it is none. */
 struct measured {
     struct pack_item item;
     enum { MEASURED_ITEM, MEASURED_MARKED, MEASURED_BAD, MEASURED_TOO_LONG } what;
@@ -45,9 +45,8 @@ struct measured {
 };
 
 struct batch {
-    uint32_t input;
-    struct s2s_line lines[LINES_A_BATCH];
-    size_t n_lines;
+    struct s2s_place places[PLACES_A_BATCH];
+    size_t n_places;
     struct measured *out;
     size_t n_out, cap_out;
 };
@@ -57,8 +56,6 @@ struct survey {
     const struct pack_loader *loader;
     const struct pack_options *opt;
     uint32_t epoch;
-    uint32_t input; /* the reading place */
-    struct s2s_line line;
     struct s2s_progress progress;
 };
 
@@ -66,19 +63,14 @@ static int next_batch(void *ctx, void **item, struct s2s_error *err)
 {
     struct survey *survey = ctx;
     struct batch *batch = s2s_xcalloc(1, sizeof *batch);
-    while (batch->n_lines == 0 && survey->input < survey->loader->n_inputs) {
-        const struct s2s_lines *lines = &survey->loader->inputs[survey->input];
-        batch->input = survey->input;
-        while (batch->n_lines < LINES_A_BATCH && s2s_lines_next(lines, &survey->line))
-            batch->lines[batch->n_lines++] = survey->line;
-        if (batch->n_lines < LINES_A_BATCH) { /* the end of this input */
-            survey->input++;
-            survey->line = (struct s2s_line){.number = 0};
-        }
+    int rc = 1;
+    while (rc > 0 && batch->n_places < PLACES_A_BATCH) {
+        rc = s2s_source_next(survey->loader->source, &batch->places[batch->n_places], err);
+        batch->n_places += rc > 0;
     }
-    if (batch->n_lines == 0) {
+    if (rc < 0 || batch->n_places == 0) {
         free(batch);
-        return 0;
+        return rc;
     }
     *item = batch;
     return 1;
@@ -135,32 +127,39 @@ static bool truncate_row(struct measured *m, const struct survey *survey, struct
     m->item.truncated = true;
     m->unlabelled = n_labels > 0 && shape.n_labels == 0;
     keep_shape(&m->item, &shape);
-    if (row->thd.n_clips == 0)
-        m->item.n_samples = 0;
+    m->item.n_samples = pack_row_samples(row);
     return true;
 }
 
-static void measure_row(struct measured *m, const struct survey *survey, struct pack_row *row,
-                        const struct s2s_line *line)
+/* 16-bit samples say all of a clip. */
+static bool is_exact16(const struct pack_clip *clip, const struct survey *survey)
+{
+    return !s2s_audio_changes(&clip->range.change) && clip->info.int16 &&
+           clip->info.rate_hz == survey->loader->mel_config.rate_hz &&
+           (clip->info.n_channels == 1 || clip->sound->channel >= 0);
+}
+
+static void measure_row(struct measured *m, const struct survey *survey, struct pack_row *row)
 {
     const int64_t capacity = survey->plan->capacity;
-    const struct s2s_lines *lines = &survey->loader->inputs[m->item.input];
+    const struct s2s_source *source = survey->loader->source;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_salm_shape shape;
     int rc = s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &err);
     if (rc < 0) {
-        s2s_data_line_error(rc, lines, line, &err);
+        s2s_source_error(rc, source, &m->item.place, &err);
         m->what = MEASURED_BAD;
         set_error(m, &err, row->thd.id);
         return;
     }
     keep_shape(&m->item, &shape);
-    m->item.n_samples = row->n_samples;
-    m->item.exact16 = !s2s_audio_changes(&row->range.change) && row->info.int16 &&
-                      row->info.rate_hz == survey->loader->mel_config.rate_hz &&
-                      (row->info.n_channels == 1 || row->sample.channel >= 0);
-    m->shorter = row->shorter;
-    m->longer = row->longer;
+    m->item.n_samples = pack_row_samples(row);
+    m->item.exact16 = true;
+    for (size_t k = 0; k < row->n_clips; k++) {
+        m->item.exact16 &= is_exact16(&row->clips[k], survey);
+        m->shorter |= row->clips[k].shorter;
+        m->longer |= row->clips[k].longer;
+    }
     if (capacity == 0 || shape.len_padded <= capacity)
         return;
     if (truncate_row(m, survey, row, shape.n_labels)) {
@@ -168,7 +167,7 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
             s2s_error_set(&err, S2S_E_RANGE,
                           "utterance '%s' of %lld slots is cut to %d, of which none has a label",
                           row->thd.id, (long long)shape.len, m->item.len);
-            s2s_data_line_error(S2S_E_RANGE, lines, line, &err);
+            s2s_source_error(S2S_E_RANGE, source, &m->item.place, &err);
             set_error(m, &err, row->thd.id);
         }
         return;
@@ -177,27 +176,24 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
                   "utterance '%s' needs %lld slots (%lld of its own), a pack has %lld", row->thd.id,
                   (long long)shape.len_padded, (long long)shape.len, (long long)capacity);
     s2s_error_hint(&err, S2S_E_RANGE, "raise --tokens, or choose --too-long truncate or skip");
-    s2s_data_line_error(S2S_E_RANGE, lines, line, &err);
+    s2s_source_error(S2S_E_RANGE, source, &m->item.place, &err);
     m->what = MEASURED_TOO_LONG;
     set_error(m, &err, row->thd.id);
 }
 
-/* All variants of a line. */
-static void measure_line(struct batch *batch, const struct survey *survey,
-                         const struct s2s_line *line)
+/* All variants of a place. */
+static void measure_place(struct batch *batch, const struct survey *survey,
+                          const struct s2s_place *place)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     int n_variants = 1;
     for (int variant = 0; variant < n_variants; variant++) {
         struct pack_row row;
         struct measured *m = add_measured(batch);
-        m->item.begin = line->begin;
-        m->item.line = line->number;
-        m->item.input = batch->input;
-        m->item.variant = variant;
+        m->item.place = *place;
+        m->item.place.variant = variant;
         m->item.epoch = survey->epoch;
-        int n =
-            pack_row_load(&row, survey->loader, batch->input, line, variant, survey->epoch, &err);
+        int n = pack_row_load(&row, survey->loader, &m->item.place, survey->epoch, &err);
         if (n <= 0) {
             m->what = n == 0 ? MEASURED_MARKED : MEASURED_BAD;
             if (n < 0)
@@ -205,7 +201,7 @@ static void measure_line(struct batch *batch, const struct survey *survey,
             return;
         }
         n_variants = n;
-        measure_row(m, survey, &row, line);
+        measure_row(m, survey, &row);
         pack_row_release(&row);
     }
 }
@@ -213,8 +209,8 @@ static void measure_line(struct batch *batch, const struct survey *survey,
 static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *err)
 {
     struct batch *batch = item;
-    for (size_t i = 0; i < batch->n_lines; i++)
-        measure_line(batch, ctx, &batch->lines[i]);
+    for (size_t i = 0; i < batch->n_places; i++)
+        measure_place(batch, ctx, &batch->places[i]);
     return 0;
 }
 
@@ -278,6 +274,7 @@ static int survey_lengths(struct pack_plan *plan, const struct pack_loader *load
                                        .sink = take_batch,
                                        .drop = drop_batch,
                                        .ctx = &survey};
+    s2s_source_rewind(loader->source);
     s2s_progress_begin(&survey.progress, "measuring", "samples", 0);
     int rc = s2s_ordered_run(&stages, opt->common.jobs, err);
     s2s_progress_end(&survey.progress);

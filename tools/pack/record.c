@@ -35,22 +35,28 @@ static void add_layout(struct pack_record *r)
     add_tensor(r, "num_examples", S2S_I64, &r->num_examples, 0, 0, 0);
 }
 
-/* ---- clips: a row has one, or none where it was truncated ---- */
+/* ---- clips: those of the rows, one behind the other ---- */
+
+/* Clip k of the row, or NULL behind the last one. */
+static const struct pack_clip *clip_of(const struct pack_row *row, size_t k)
+{
+    return k < row->n_clips && k < row->thd.n_clips ? &row->clips[k] : NULL;
+}
 
 static void add_pcm(struct pack_record *r, const struct pack_row *rows, size_t n_rows, bool exact16)
 {
     const size_t elem_bytes = exact16 ? sizeof(int16_t) : sizeof(float);
     const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
+    const struct pack_clip *clip;
     char *to = r->audio = s2s_xmalloc(n * elem_bytes + 1);
-    for (size_t i = 0; i < n_rows; i++) {
-        if (rows[i].thd.n_clips == 0)
-            continue;
-        if (exact16)
-            s2s_audio_to_s16((int16_t *)to, rows[i].audio.data, rows[i].audio.n_samples);
-        else
-            memcpy(to, rows[i].audio.data, rows[i].audio.n_samples * elem_bytes);
-        to += rows[i].audio.n_samples * elem_bytes;
-    }
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
+            if (exact16)
+                s2s_audio_to_s16((int16_t *)to, clip->audio.data, clip->audio.n_samples);
+            else
+                memcpy(to, clip->audio.data, clip->audio.n_samples * elem_bytes);
+            to += clip->audio.n_samples * elem_bytes;
+        }
     add_tensor(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, r->audio, 1, (int64_t)n, 0);
     add_tensor(r, "audio_cu_samples", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
 }
@@ -60,12 +66,12 @@ static void add_mel(struct pack_record *r, const struct pack_row *rows, size_t n
 {
     const int n_mels = s2s_mel_config(mel)->n_mels;
     const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
+    const struct pack_clip *clip;
     float *to = r->audio = s2s_xmalloc((n * (size_t)n_mels + 1) * sizeof *to);
     for (size_t i = 0; i < n_rows; i++)
-        if (rows[i].thd.n_clips > 0) {
-            const struct s2s_audio *audio = &rows[i].audio;
-            s2s_mel_compute(mel, work, to, audio->data, audio->n_samples);
-            to += s2s_mel_frames(mel, audio->n_samples) * n_mels;
+        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
+            s2s_mel_compute(mel, work, to, clip->audio.data, clip->audio.n_samples);
+            to += s2s_mel_frames(mel, clip->audio.n_samples) * n_mels;
         }
     add_tensor(r, "audio_mel", S2S_F32, r->audio, 2, (int64_t)n, n_mels);
     add_tensor(r, "audio_cu_mel", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
@@ -75,16 +81,17 @@ static void add_audio(struct pack_record *r, const struct pack_row *rows, size_t
                       const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work)
 {
     const bool is_mel = loader->audio == S2S_AUDIO_MEL;
-    size_t k = 0;
+    const struct pack_clip *clip;
+    size_t at = 0;
     if (!is_mel && loader->audio != S2S_AUDIO_PCM)
         return;
     r->cu_audio = s2s_xcalloc(r->pack.n_clips + 1, sizeof *r->cu_audio);
     for (size_t i = 0; i < n_rows; i++)
-        if (rows[i].thd.n_clips > 0) {
-            int64_t n = (int64_t)rows[i].audio.n_samples;
+        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
+            int64_t n = (int64_t)clip->audio.n_samples;
             n = is_mel ? s2s_mel_frames(loader->mel, (size_t)n) : n;
-            r->cu_audio[k + 1] = r->cu_audio[k] + n;
-            k++;
+            r->cu_audio[at + 1] = r->cu_audio[at] + n;
+            at++;
         }
     if (is_mel)
         add_mel(r, rows, n_rows, loader->mel, work);
@@ -120,19 +127,19 @@ static void describe_change(json_t *clip, const struct s2s_audio_change *change)
 
 /* Where a clip's sound is from: by the name of the manifest, for `path` by one that can be opened.
  */
-static json_t *describe_clip(const struct pack_row *row, const struct pack_loader *loader)
+static json_t *describe_clip(const struct pack_clip *from, const struct pack_loader *loader)
 {
-    const struct s2s_sample *s = &row->sample;
+    const struct s2s_sound *s = from->sound;
     json_t *clip = json_object();
     double duration_s =
-        s->has_range ? s->duration_s : (double)row->info.n_samples / row->info.rate_hz;
+        s->has_range ? s->duration_s : (double)from->info.n_samples / from->info.rate_hz;
     json_object_set_new(clip, "source",
                         json_string(loader->audio == S2S_AUDIO_PATH ? s->path : s->source));
     json_object_set_new(clip, "offset", json_real(s->offset_s));
     json_object_set_new(clip, "duration", json_real(duration_s));
-    describe_change(clip, &row->range.change);
-    if (row->xxh3[0])
-        json_object_set_new(clip, "xxh3", json_string(row->xxh3));
+    describe_change(clip, &from->range.change);
+    if (from->xxh3[0])
+        json_object_set_new(clip, "xxh3", json_string(from->xxh3));
     return clip;
 }
 
@@ -146,8 +153,8 @@ static void add_metadata(struct pack_record *r, const struct pack_row *rows, siz
         json_array_append_new(ids, json_string(rows[i].thd.id));
         json_array_append_new(texts, text ? json_string(text) : json_null());
         has_text = has_text || text;
-        if (rows[i].sample.path && rows[i].thd.n_clips > 0)
-            json_array_append_new(clips, describe_clip(&rows[i], loader));
+        for (size_t k = 0; clip_of(&rows[i], k); k++)
+            json_array_append_new(clips, describe_clip(clip_of(&rows[i], k), loader));
     }
     add_meta(r, "ids", ids);
     if (has_text)

@@ -94,6 +94,18 @@ static int open_text(struct pack_loader *loader, const struct pack_options *opt,
     return rc;
 }
 
+static int open_source(struct pack_loader *loader, const struct pack_options *opt,
+                       struct s2s_error *err)
+{
+    static const enum s2s_lines_kind kinds[] = {[PACK_INPUT_MANIFEST] = S2S_LINES_NEMO,
+                                                [PACK_INPUT_CUTS] = S2S_LINES_CUTS,
+                                                [PACK_INPUT_IDS] = S2S_LINES_IDS};
+    struct s2s_source_options how = S2S_SOURCE_OPTIONS_DEFAULT;
+    how.pad_id = loader->salm.pad_id;
+    return s2s_source_open_lines(&loader->source, kinds[opt->kind], opt->inputs, opt->n_inputs,
+                                 &how, err);
+}
+
 int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
                      struct s2s_error *err)
 {
@@ -110,19 +122,16 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.keep_pad_labels = !opt->drop_pad_labels;
     /* what is tokenized here has no padding */
     loader->salm.no_left_padding = opt->kind != PACK_INPUT_IDS && !opt->drop_pad_labels;
-    loader->inputs = s2s_xcalloc(opt->n_inputs + 1, sizeof *loader->inputs);
     loader->known = s2s_audio_known_new();
     int rc = read_frames(loader, opt->encoder_frames, err);
     if (rc == 0)
         rc = open_text(loader, opt, err);
     if (rc == 0 && loader->audio == S2S_AUDIO_MEL)
         rc = s2s_mel_new(&loader->mel, &loader->mel_config, err);
-    while (rc == 0 && loader->n_inputs < opt->n_inputs) {
-        rc = s2s_lines_open(&loader->inputs[loader->n_inputs], opt->inputs[loader->n_inputs], err);
-        loader->n_inputs += rc == 0;
-    }
     if (rc == 0)
         loader->salm.pad_id = opt->pad_id >= 0 ? (int32_t)opt->pad_id : default_pad(loader->tok);
+    if (rc == 0)
+        rc = open_source(loader, opt, err);
     if (rc < 0)
         pack_loader_close(loader);
     return rc;
@@ -130,9 +139,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
 
 void pack_loader_close(struct pack_loader *loader)
 {
-    for (size_t i = 0; i < loader->n_inputs; i++)
-        s2s_lines_close(&loader->inputs[i]);
-    free(loader->inputs);
+    s2s_source_close(loader->source);
     s2s_prompt_free(loader->prompt);
     s2s_tokenizer_free(loader->tok);
     s2s_mel_free(loader->mel);
@@ -154,141 +161,210 @@ static int bad_sample(int rc, struct s2s_error *err)
     return rc;
 }
 
+static int info_of(struct pack_clip *clip, const struct pack_loader *loader, struct s2s_error *err)
+{
+    const struct s2s_sound *sound = clip->sound;
+    if (!sound->tar && sound->path)
+        return bad_sample(s2s_audio_info_file(&clip->info, sound->path, loader->known, err), err);
+    if (loader->audio == S2S_AUDIO_PATH) {
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no file of its own", sound->source);
+        return s2s_error_hint(err, rc, "give --audio pcm or mel, or unpack the tar");
+    }
+    int rc = s2s_sound_read(sound, &clip->bytes, &clip->len_bytes, err);
+    if (rc == 0)
+        rc = s2s_audio_info_bytes(&clip->info, clip->bytes, clip->len_bytes, err);
+    return rc;
+}
+
+/* How messages call a clip. */
+static const char *name_of(const struct s2s_sound *sound)
+{
+    return sound->tar || !sound->path ? sound->source : sound->path;
+}
+
 /* What is there against what was declared: decoders of MP3 and Opus count their padding each in its
  * own way, so some is forgiven; more means that something is lost. */
-static int check_declared(struct pack_row *row, const struct pack_loader *loader,
+static int check_declared(struct pack_clip *clip, const struct pack_loader *loader,
                           struct s2s_error *err)
 {
-    const struct s2s_sample *s = &row->sample;
-    const double file_s = (double)row->info.n_samples / row->info.rate_hz;
+    const struct s2s_sound *s = clip->sound;
+    const double file_s = (double)clip->info.n_samples / clip->info.rate_hz;
     const double declared_s = s->offset_s + s->duration_s;
     if (s->has_range && !(s->duration_s > 0))
-        return s2s_error_set(err, S2S_E_RANGE, "%s: duration 0 at an offset", s->path);
-    row->shorter = file_s < declared_s - WORTH_A_WORD_S;
-    row->longer = !s->has_range && declared_s > 0 && file_s > declared_s + WORTH_A_WORD_S;
+        return s2s_error_set(err, S2S_E_RANGE, "%s: duration 0 at an offset", name_of(s));
+    clip->shorter = file_s < declared_s - WORTH_A_WORD_S;
+    clip->longer = !s->has_range && declared_s > 0 && file_s > declared_s + WORTH_A_WORD_S;
     if (file_s >= declared_s - loader->tolerance_s)
         return 0;
-    int rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s: %g s long, the manifest says %g s", s->path,
-                           file_s, declared_s);
+    int rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s: %g s long, the manifest says %g s",
+                           name_of(s), file_s, declared_s);
     return s2s_error_hint(err, rc, "--duration-tolerance %g takes what is there",
                           ceil(10 * (declared_s - file_s) - 1e-6) / 10);
 }
 
+static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader,
+                        struct s2s_error *err)
+{
+    const struct s2s_sound *s = clip->sound;
+    clip->range.rate_hz = loader->mel_config.rate_hz;
+    clip->range.channel = s->channel;
+    clip->range.digest = true;
+    clip->range.known = loader->known;
+    clip->range.tolerance_s = loader->tolerance_s;
+    if (s->has_range) {
+        clip->range.offset_s = s->offset_s;
+        clip->range.duration_s = s->duration_s;
+    }
+    int rc = info_of(clip, loader, err);
+    if (rc == 0)
+        rc = check_declared(clip, loader, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_audio_measure(&clip->n_samples, &clip->info, &clip->range, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", name_of(s)) : 0;
+}
+
+/* All clips of a sample are changed in the same way. */
 static int measure_audio(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
                          struct s2s_error *err)
 {
-    const struct s2s_sample *s = &row->sample;
-    row->range = (struct s2s_audio_options)S2S_AUDIO_OPTIONS_DEFAULT;
-    row->range.rate_hz = loader->mel_config.rate_hz;
-    row->range.channel = s->channel;
-    row->range.digest = true;
-    row->range.known = loader->known;
-    s2s_audio_perturb_draw(&row->range.change, &loader->perturb, loader->seed, s->id, epoch);
-    row->range.tolerance_s = loader->tolerance_s;
-    if (s->has_range) {
-        row->range.offset_s = s->offset_s;
-        row->range.duration_s = s->duration_s;
+    struct s2s_audio_options range = S2S_AUDIO_OPTIONS_DEFAULT;
+    s2s_audio_perturb_draw(&range.change, &loader->perturb, loader->seed, row->sample.id, epoch);
+    row->frames = s2s_xcalloc(row->rendered.n_audio + 1, sizeof *row->frames);
+    row->clips = s2s_xcalloc(row->rendered.n_audio + 1, sizeof *row->clips);
+    row->thd.clips = row->frames;
+    while (row->n_clips < row->rendered.n_audio) {
+        const size_t k = row->n_clips++;
+        struct pack_clip *clip = &row->clips[k];
+        clip->sound = s2s_sample_sound(&row->sample, k);
+        clip->range = range;
+        int rc = measure_clip(clip, loader, err);
+        if (rc < 0)
+            return rc;
+        /* ceil(v / factor): what the stages of stride 2 make of v, also of v = 0 */
+        int64_t frames = (clip->n_samples / loader->hop + loader->factor - 1) / loader->factor;
+        if (frames > INT32_MAX)
+            return s2s_error_set(err, S2S_E_RANGE, "%s: too long", name_of(clip->sound));
+        row->frames[k] =
+            (struct s2s_thd_clip){.pos = row->rendered.audio_pos[k], .frames = (int32_t)frames};
     }
-    int rc = s2s_audio_info_file(&row->info, s->path, loader->known, err);
-    if (rc < 0)
-        return bad_sample(rc, err);
-    if ((rc = check_declared(row, loader, err)) < 0)
-        return rc;
-    rc = s2s_audio_measure(&row->n_samples, &row->info, &row->range, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", s->path);
-    /* ceil(v / factor): what the stages of stride 2 make of v, also of v = 0 */
-    int64_t frames = (row->n_samples / loader->hop + loader->factor - 1) / loader->factor;
-    if (frames > INT32_MAX)
-        return s2s_error_set(err, S2S_E_RANGE, "%s: too long", s->path);
-    row->clip = (struct s2s_thd_clip){.pos = row->rendered.audio_pos[0], .frames = (int32_t)frames};
+    row->thd.n_clips = row->n_clips;
     return 0;
 }
 
-static const char *custom_text(const struct s2s_sample *s, const char *key)
+/* Turns of one role that follow each other are one turn of the prompt. */
+static size_t join_turns(struct s2s_turn *turns, struct s2s_part *parts,
+                         const struct s2s_sample *sample)
 {
-    return json_string_value(json_object_get(s->custom, key));
+    size_t n = 0;
+    for (size_t i = 0; i < sample->n_turns; i++) {
+        const struct s2s_sample_turn *from = &sample->turns[i];
+        parts[i] = (struct s2s_part){from->text, from->text ? strlen(from->text) : 0};
+        if (n > 0 && !strcmp(turns[n - 1].role, from->role))
+            turns[n - 1].n_parts++;
+        else
+            turns[n++] = (struct s2s_turn){from->role, &parts[i], 1};
+    }
+    return n;
 }
 
 static int render(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
                   struct s2s_error *err)
 {
     const struct s2s_sample *s = &row->sample;
-    if (!s->text)
-        return s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", s->id);
-    int rc = s2s_prompt_render_asr(loader->prompt, &row->rendered, custom_text(s, "system_prompt"),
-                                   custom_text(s, "context"), s->text, err);
+    struct s2s_part *parts = s2s_xcalloc(s->n_turns + 1, sizeof *parts);
+    struct s2s_turn *turns = s2s_xcalloc(s->n_turns + 1, sizeof *turns);
+    const size_t n_turns = join_turns(turns, parts, s);
+    int rc = s2s_prompt_render(loader->prompt, &row->rendered, turns, n_turns, false, err);
+    free(turns);
+    free(parts);
     if (rc < 0)
         return rc;
     row->thd = (struct s2s_thd_row){.id = s->id,
                                     .ids = row->rendered.ids.data,
                                     .loss_mask = row->rendered.loss_mask,
-                                    .n_ids = row->rendered.ids.len,
-                                    .clips = &row->clip,
-                                    .n_clips = 1};
+                                    .n_ids = row->rendered.ids.len};
     return measure_audio(row, loader, epoch, err);
 }
 
-static int load_ids(struct pack_row *row, const struct pack_loader *loader,
-                    const struct s2s_line *line, struct s2s_error *err)
+static int take_ids(struct pack_row *row)
 {
-    int rc = s2s_data_parse_ids(&row->ids, line, loader->salm.pad_id, err);
-    row->thd = (struct s2s_thd_row){.id = row->ids.id,
-                                    .ids = row->ids.ids,
-                                    .loss_mask = row->ids.loss_mask,
-                                    .n_ids = row->ids.n_ids,
-                                    .clips = row->ids.clips,
-                                    .n_clips = row->ids.n_clips};
-    return rc < 0 ? rc : 1;
+    const struct s2s_ids_row *ids = &row->sample.ids;
+    row->thd = (struct s2s_thd_row){.id = ids->id,
+                                    .ids = ids->ids,
+                                    .loss_mask = ids->loss_mask,
+                                    .n_ids = ids->n_ids,
+                                    .clips = ids->clips,
+                                    .n_clips = ids->n_clips};
+    return 0;
 }
 
-int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32_t input,
-                  const struct s2s_line *line, int variant, uint32_t epoch, struct s2s_error *err)
+int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
+                  const struct s2s_place *place, uint32_t epoch, struct s2s_error *err)
 {
-    const struct s2s_lines *lines = &loader->inputs[input];
-    const struct s2s_manifest_options opt = {.path = lines->path};
     *row = (struct pack_row){.sample = S2S_SAMPLE_INIT, .rendered = S2S_RENDERED_INIT};
-    int rc, n;
-    if (loader->kind == PACK_INPUT_IDS)
-        rc = n = load_ids(row, loader, line, err);
-    else if (loader->kind == PACK_INPUT_CUTS)
-        rc = n = s2s_data_parse_cut(&row->sample, line, &opt, err);
-    else
-        rc = n = s2s_data_parse_nemo(&row->sample, line, variant, &opt, err);
-    if (rc > 0 && loader->kind != PACK_INPUT_IDS)
-        rc = render(row, loader, epoch, err);
+    int n = s2s_source_load(loader->source, &row->sample, place, err);
+    if (n <= 0)
+        return n;
+    int rc = row->sample.has_ids ? take_ids(row) : render(row, loader, epoch, err);
     if (rc >= 0)
         return n;
     pack_row_release(row);
-    return s2s_data_line_error(rc, lines, line, err);
+    return s2s_source_error(rc, loader->source, place, err);
+}
+
+static int decode_clip(struct pack_clip *clip, const struct pack_loader *loader,
+                       struct s2s_error *err)
+{
+    const struct s2s_sound *s = clip->sound;
+    int rc;
+    if (loader->audio == S2S_AUDIO_PATH)
+        return bad_sample(s2s_digest_file(clip->xxh3, s->path, err), err);
+    if (clip->bytes)
+        rc = s2s_audio_decode_bytes(&clip->audio, clip->bytes, clip->len_bytes, &clip->range, err);
+    else
+        rc = s2s_audio_decode_file(&clip->audio, s->path, &clip->range, err);
+    if (rc < 0)
+        return bad_sample(rc, err);
+    if ((int64_t)clip->audio.n_samples != clip->n_samples)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s: %zu samples were decoded, the header promises %lld", name_of(s),
+                             clip->audio.n_samples, (long long)clip->n_samples);
+    memcpy(clip->xxh3, clip->audio.xxh3, sizeof clip->xxh3);
+    return 0;
 }
 
 int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err)
 {
-    int rc;
-    if (loader->kind == PACK_INPUT_IDS || loader->audio == S2S_AUDIO_NONE)
+    int rc = 0;
+    if (row->sample.has_ids || loader->audio == S2S_AUDIO_NONE)
         return 0;
-    if (loader->audio == S2S_AUDIO_PATH)
-        return bad_sample(s2s_digest_file(row->xxh3, row->sample.path, err), err);
-    if ((rc = s2s_audio_decode_file(&row->audio, row->sample.path, &row->range, err)) < 0)
-        return bad_sample(rc, err);
-    if ((int64_t)row->audio.n_samples != row->n_samples)
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "%s: %zu samples were decoded, the header promises %lld",
-                             row->sample.path, row->audio.n_samples, (long long)row->n_samples);
-    memcpy(row->xxh3, row->audio.xxh3, sizeof row->xxh3);
-    return 0;
+    for (size_t k = 0; rc == 0 && k < row->thd.n_clips; k++)
+        rc = decode_clip(&row->clips[k], loader, err);
+    return rc;
 }
 
 void pack_row_release(struct pack_row *row)
 {
-    s2s_ids_row_release(&row->ids);
+    for (size_t k = 0; k < row->n_clips; k++) {
+        free(row->clips[k].bytes);
+        s2s_audio_release(&row->clips[k].audio);
+    }
+    free(row->clips);
+    free(row->frames);
     s2s_sample_release(&row->sample);
     s2s_rendered_release(&row->rendered);
-    s2s_audio_release(&row->audio);
+}
+
+int64_t pack_row_samples(const struct pack_row *row)
+{
+    int64_t n = 0;
+    for (size_t k = 0; k < row->n_clips && k < row->thd.n_clips; k++)
+        n += row->clips[k].n_samples;
+    return n;
 }
 
 const char *pack_row_text(const struct pack_row *row)
 {
-    return row->ids.id ? row->ids.text : row->sample.text;
+    return row->sample.text;
 }

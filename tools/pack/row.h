@@ -9,12 +9,11 @@
 #include "lib/text/prompt.h"
 #include "tools/pack/pack.h"
 
-/* What all rows share. Not changed once it is open, but `known`, which takes care of itself, so any
- * thread may load rows with it. */
+/* What all rows share. Not changed once it is open, but `known`, which takes care of itself, and
+ * the reading place of the source, so any thread may load rows with it. */
 struct pack_loader {
     enum pack_input kind;
-    struct s2s_lines *inputs; /* [n_inputs] */
-    size_t n_inputs;
+    struct s2s_source *source; /* read from one thread, loaded from on any */
     struct s2s_tokenizer *tok; /* NULL with ids */
     struct s2s_prompt *prompt;
     struct s2s_salm_options salm;
@@ -34,10 +33,7 @@ void pack_loader_close(struct pack_loader *loader);
 
 /* Where a sample comes from and what the plan found of it. */
 struct pack_item {
-    size_t begin; /* of its line */
-    int64_t line;
-    uint32_t input;
-    int32_t variant;
+    struct s2s_place place;
     uint32_t epoch;          /* that its perturbation is drawn for */
     int32_t len, len_padded; /* slots, truncated if so */
     int32_t pad_labels, pad_stripped;
@@ -46,13 +42,11 @@ struct pack_item {
     int64_t n_samples;       /* of its audio, at the rate of the features */
 };
 
-/* A loaded sample. */
-struct pack_row {
-    struct s2s_thd_row thd; /* borrows from the rest */
-    struct s2s_ids_row ids; /* with ids */
-    struct s2s_sample sample;
-    struct s2s_rendered rendered;
-    struct s2s_thd_clip clip;
+/* A clip of a loaded sample. */
+struct pack_clip {
+    struct s2s_sound *sound; /* of the row's sample */
+    void *bytes;             /* its encoded bytes, if it is no file of its own */
+    size_t len_bytes;
     struct s2s_audio_options range;
     struct s2s_audio_info info;
     int64_t n_samples;
@@ -61,15 +55,28 @@ struct pack_row {
     char xxh3[33];          /* of the encoded bytes; empty: not read */
 };
 
-/* Reads a line and measures its audio, as it is in this epoch, from the file's header. Returns the
- * number of variants of the line, 0 when it is to be skipped (then there is nothing to release).
- * Errors name file and line. */
-int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32_t input,
-                  const struct s2s_line *line, int variant, uint32_t epoch, struct s2s_error *err);
+/* A loaded sample. The first thd.n_clips of its clips are in the row: a truncated one lacks the
+ * last ones. */
+struct pack_row {
+    struct s2s_thd_row thd; /* borrows from the rest */
+    struct s2s_sample sample;
+    struct s2s_rendered rendered;
+    struct s2s_thd_clip *frames; /* [n_clips] */
+    struct pack_clip *clips;     /* [n_clips]; none with ids */
+    size_t n_clips;
+};
+
+/* Loads the sample of a place and measures its audio, as it is in this epoch, from the headers.
+ * Returns the number of variants of the place, 0 when it is to be skipped (then there is nothing to
+ * release). Errors name file and line. */
+int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
+                  const struct s2s_place *place, uint32_t epoch, struct s2s_error *err);
 /* Decodes and resamples its audio, and demands as many samples as were measured. */
 int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err);
 void pack_row_release(struct pack_row *row);
 
+/* Samples of the clips that are in the row, at the rate of the features. */
+int64_t pack_row_samples(const struct pack_row *row);
 /* The text of the sample, or NULL. */
 const char *pack_row_text(const struct pack_row *row);
 

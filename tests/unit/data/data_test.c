@@ -64,13 +64,13 @@ static void a_nemo_line(void **state)
                           0, &err),
                      1);
     assert_string_equal(s.id, "a.b");
-    assert_string_equal(s.source, "x/a.b.wav");
-    assert_string_equal(s.path, "x/a.b.wav");
+    assert_string_equal(s.turns[0].sound.source, "x/a.b.wav");
+    assert_string_equal(s.turns[0].sound.path, "x/a.b.wav");
     assert_string_equal(s.text, "hi");
     assert_string_equal(s.lang, "en");
-    assert_int_equal(s.rate_hz, 8000);
-    assert_false(s.has_range);
-    assert_int_equal(s.channel, -1);
+    assert_int_equal(s.turns[0].sound.rate_hz, 8000);
+    assert_false(s.turns[0].sound.has_range);
+    assert_int_equal(s.turns[0].sound.channel, -1);
     assert_int_equal(json_object_size(s.custom), 1);
     assert_string_equal(json_string_value(json_object_get(s.custom, "pnc")), "yes");
     s2s_sample_release(&s);
@@ -173,12 +173,12 @@ static void a_cut(void **state)
     struct s2s_sample s;
     assert_int_equal(s2s_data_parse_cut(&s, &line, &opt, &err), 1);
     assert_string_equal(s.id, "c-1");
-    assert_string_equal(s.path, "/x/r.wav");
+    assert_string_equal(s.turns[0].sound.path, "/x/r.wav");
     assert_string_equal(s.speaker, "p");
-    assert_true(s.has_range);
-    assert_true(s.offset_s == 1.25 && s.duration_s == 2.5);
-    assert_int_equal(s.channel, 1);
-    assert_int_equal(s.rate_hz, 16000);
+    assert_true(s.turns[0].sound.has_range);
+    assert_true(s.turns[0].sound.offset_s == 1.25 && s.turns[0].sound.duration_s == 2.5);
+    assert_int_equal(s.turns[0].sound.channel, 1);
+    assert_int_equal(s.turns[0].sound.rate_hz, 16000);
     assert_int_equal(json_object_size(s.custom), 1);
     s2s_sample_release(&s);
 }

@@ -1,0 +1,40 @@
+/*
+ * The members of a tar, in their order and by their places. libarchive reads it. A tar that is
+ * compressed, or no file ("-", "pipe:COMMAND"), is unpacked to a temporary file first.
+ */
+#ifndef S2S_DATA_MEMBERS_H
+#define S2S_DATA_MEMBERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct s2s_error;
+struct s2s_members;
+
+/* OPEN, IO; FORMAT: no tar. Safe for reading from any thread, for walking from one. */
+int s2s_members_open(struct s2s_members **tar, const char *path, struct s2s_error *err);
+void s2s_members_close(struct s2s_members *tar);
+/* The path as given; lent. */
+const char *s2s_members_path(const struct s2s_members *tar);
+
+/* A regular file of the tar; name is lent until the next call. */
+struct s2s_member {
+    const char *name;
+    int64_t at; /* of its header, for s2s_members_read */
+    int64_t len_bytes;
+};
+
+/*
+ * The next regular file; folders and other kinds are passed over. Returns 1, 0 behind the last one,
+ * or TRUNCATED (also where the end mark is missing: members may be), FORMAT; after an error there
+ * are no more. s2s_members_rewind begins anew.
+ */
+int s2s_members_next(struct s2s_members *tar, struct s2s_member *member, struct s2s_error *err);
+void s2s_members_rewind(struct s2s_members *tar);
+
+/* The bytes of the member called `name` whose header is at `at`. Gives *bytes (free). FORMAT: it is
+ * not there (any more); TRUNCATED. */
+int s2s_members_read(const struct s2s_members *tar, int64_t at, const char *name, void **bytes,
+                     size_t *len_bytes, struct s2s_error *err);
+
+#endif

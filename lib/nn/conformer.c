@@ -130,15 +130,6 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
 
 /* ---- Conformer block ---- */
 
-static void add_layernorm(struct s2s_nn_layernorm *norm, const struct s2s_nn_ctx *ctx,
-                          const char *name, int64_t size)
-{
-    struct s2s_param_spec spec = {.n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1}};
-    norm->gain = s2s_nn_add(ctx, name, "weight", spec);
-    spec.init = (struct s2s_init){S2S_INIT_ZERO, 0};
-    norm->bias = s2s_nn_add(ctx, name, "bias", spec);
-}
-
 static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
                           const struct s2s_nn_conformer_options *o)
 {
@@ -201,11 +192,11 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias,
                        S2S_NN_ROW);
-    add_layernorm(&layer->norm_ff1, ctx, "norm_feed_forward1", o->width);
-    add_layernorm(&layer->norm_attention, ctx, "norm_self_att", o->width);
-    add_layernorm(&layer->norm_conv, ctx, "norm_conv", o->width);
-    add_layernorm(&layer->norm_ff2, ctx, "norm_feed_forward2", o->width);
-    add_layernorm(&layer->norm_out, ctx, "norm_out", o->width);
+    s2s_nn_layernorm_init(&layer->norm_ff1, ctx, "norm_feed_forward1", o->width);
+    s2s_nn_layernorm_init(&layer->norm_attention, ctx, "norm_self_att", o->width);
+    s2s_nn_layernorm_init(&layer->norm_conv, ctx, "norm_conv", o->width);
+    s2s_nn_layernorm_init(&layer->norm_ff2, ctx, "norm_feed_forward2", o->width);
+    s2s_nn_layernorm_init(&layer->norm_out, ctx, "norm_out", o->width);
 }
 
 void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const int32_t *cu_frames,

@@ -6,12 +6,7 @@
 #ifndef S2S_NN_CONFORMER_H
 #define S2S_NN_CONFORMER_H
 
-#include "lib/nn/linear.h"
-
-/* Layer norm with gain and bias "PLACE.name.weight", ".bias" [size], eps 1e-5. */
-struct s2s_nn_layernorm {
-    struct s2s_param *gain, *bias;
-};
+#include "lib/nn/layernorm.h"
 
 enum { S2S_NN_MAX_STAGES = 8 };
 
@@ -46,7 +41,7 @@ struct s2s_nn_conformer_options {
 };
 
 struct s2s_nn_conformer {
-    struct s2s_nn_layernorm norm_ff1, norm_attention, norm_conv, norm_ff2, norm_out;
+    struct s2s_nn_layernorm norm_ff1, norm_attention, norm_conv, norm_ff2, norm_out; /* eps 1e-5 */
     struct s2s_nn_linear ff1[2], ff2[2];
     struct s2s_nn_linear q, k, value, o, relative_k;
     struct s2s_param *u, *v; /* bias_u, bias_v [n_heads, dim] */

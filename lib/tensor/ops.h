@@ -243,6 +243,23 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                        const struct s2s_relattention_inputs *in,
                                        const struct s2s_seqs *seqs);
 
+/* ---- image encoders (op_vision.c) ---- */
+
+/* For each of n rows up to n_sources rows of a table and their weights; host memory, borrowed for
+ * the call. A negative index adds nothing. */
+struct s2s_row_mix {
+    int64_t n, n_sources;
+    const int32_t *idx;   /* [n, n_sources] */
+    const float *weights; /* [n, n_sources] */
+};
+/* y[i] = x[i] + the sum over j of weights[i, j] table[idx[i, j]]: positions of which a table has
+ * those of another size. Takes over the memory of x. */
+struct s2s_tensor *s2s_op_add_mixed_rows(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         struct s2s_tensor *table, const struct s2s_row_mix *mix);
+/* y = x with column i times gain[i]. Takes over the memory of x where the gain is not trained. */
+struct s2s_tensor *s2s_op_scale_columns(struct s2s_tape *tape, struct s2s_tensor *x,
+                                        struct s2s_tensor *gain);
+
 /* ---- collectives: operations in conjugate pairs (op_comm.c) ---- */
 
 /*

@@ -152,6 +152,21 @@ char *model_dir_differs(const struct s2s_model *model, const char *name, const c
     return path;
 }
 
+bool model_dir_read(const struct s2s_model *model, const char *name, float *out, size_t n)
+{
+    struct weights w = {0};
+    struct s2s_error unread = S2S_ERROR_INIT;
+    const struct s2s_st_tensor *t = NULL;
+    size_t file;
+    if (open_dir(&w, model->dir, &unread) == 0)
+        t = find(&w, model->stored_prefix, name, &file);
+    const bool there = t && is_number(t->dtype) && s2s_st_numel(t) == (int64_t)n;
+    for (size_t i = 0; there && i < n; i++)
+        out[i] = (float)value_at(t, i);
+    close_files(&w);
+    return there;
+}
+
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
 {
     bool same = t->n_dims == param->n_dims;
@@ -184,6 +199,14 @@ static bool is_counter(const char *name)
     return len > n && strcmp(name + len - n, end) == 0;
 }
 
+static bool is_unused(const struct s2s_model *model, const char *name)
+{
+    for (const char *const *u = model->kind->unused; u && *u; u++)
+        if (strcmp(*u, name) == 0)
+            return true;
+    return false;
+}
+
 /* Tensors that no parameter wants, in one line, and in another those that the kind drops; of a
  * larger model, those of its part. */
 static void warn_extra(const struct s2s_model *model, const struct weights *w, const char *dir)
@@ -202,7 +225,8 @@ static void warn_extra(const struct s2s_model *model, const struct weights *w, c
             }
             char *full = s2s_xasprintf("%s%s", model->prefix, name + len);
             const bool is_twin = model->twin[1] && strcmp(name + len, model->twin[1]) == 0;
-            if (!is_twin && !s2s_params_find(model->params, full) && !is_counter(name) && n++ < 10)
+            const bool is_known = is_twin || is_unused(model, name + len) || is_counter(name);
+            if (!is_known && !s2s_params_find(model->params, full) && n++ < 10)
                 s2s_buf_printf(&names, " %s", name);
             free(full);
         }

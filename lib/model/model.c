@@ -12,7 +12,8 @@
 #include "lib/model/model_internal.h"
 
 static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama, &s2s_model_nemotron_h,
-                                                     &s2s_model_fastconformer, &s2s_model_salm};
+                                                     &s2s_model_fastconformer, &s2s_model_radio,
+                                                     &s2s_model_salm};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct s2s_model_kind *find_kind(const char *model_type)

@@ -32,24 +32,27 @@ struct s2s_loads;
 struct s2s_lora;
 struct s2s_model;
 
-enum s2s_media_kind { S2S_MEDIA_AUDIO };
+enum s2s_media_kind { S2S_MEDIA_AUDIO, S2S_MEDIA_IMAGE };
 
 enum { S2S_BATCH_MEDIA = 2 };
 
-/* What stands in the slots of a batch and is no text: clips of sound, as features for an encoder or
- * as embeddings. Each becomes rows, and each row has its slot, wherever that is. */
+/* What stands in the slots of a batch and is no text: clips of sound or images, as features for an
+ * encoder or as embeddings. Each becomes rows, and each row has its slot, wherever that is. */
 struct s2s_media {
     enum s2s_media_kind kind;
-    int64_t n;                  /* K clips */
+    int64_t n;                  /* K clips, or images */
     const int32_t *rows;        /* [K] rows of each; NULL for a bare encoder */
     const int32_t *slot_of_row; /* [sum of rows] each differs from all others; -1: not here */
     const float *data; /* with cu features [cu[K], width], without embeddings [sum of rows, width];
                           NULL: the slots alone */
-    const int64_t *cu; /* [K + 1] bounds of features (mel frames), clip after clip */
-    int64_t width;     /* mel bins; of embeddings the LLM's width or the encoder's */
-    int64_t padded;    /* 0, or the mel frames that clips of a padded batch have: statistics of
-                          batch norm then count the padding */
-    bool projected;    /* the embeddings went through a projection already */
+    const int64_t *cu; /* [K + 1] bounds of features (mel frames, patches), clip after clip */
+    int64_t width;     /* mel bins, numbers of a patch; of embeddings the LLM's width or the
+                          encoder's */
+    const int32_t *grid; /* images: [K, 2] height and width in patches, which are row by row and
+                            each [3 colours, height, width] of pixels from 0 to 1 */
+    int64_t padded;      /* 0, or the mel frames that clips of a padded batch have: statistics of
+                            batch norm then count the padding */
+    bool projected;      /* the embeddings went through a projection already */
 };
 
 /*
@@ -207,6 +210,8 @@ struct s2s_model_kind {
     const char *const *model_types;    /* NULL-ended: "model_type" of config.json */
     const char *stem, *stem_in_memory; /* NULL, or what names in files begin with, and those of the
                                           same in transformers' memory: "backbone.", "model." */
+    const char *const *unused; /* NULL, or NULL-ended: tensors that files may have and the config
+                                  makes superfluous */
     const char *dropped; /* files may have tensors whose names begin so: of layers that are not
                             built; NULL: none */
     /* Reads the config, adds parameters and blocks. model->kind, params, prefix, par, conf are
@@ -261,8 +266,9 @@ struct s2s_model {
     struct s2s_model_options options; /* its strings are not kept */
     bool owns_params;
     int64_t vocab_size, hidden_size; /* 0 where it has none */
-    int64_t n_mels;                  /* of what an encoder reads; 0: none */
-    int32_t pad_token_id;            /* -1: none */
+    int64_t n_mels;                  /* of what an encoder of sound reads; 0: none */
+    int64_t patch_dim, patch_size; /* of images: numbers of a patch, pixels of its side; 0: none */
+    int32_t pad_token_id;          /* -1: none */
     struct s2s_block *blocks;
     int n_blocks, n_media_blocks; /* so many at the beginning see media alone, no text */
     size_t cap_blocks;
@@ -342,6 +348,7 @@ extern const struct s2s_model_kind
     s2s_model_llama; /* llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe */
 extern const struct s2s_model_kind s2s_model_nemotron_h;    /* nemotron_h */
 extern const struct s2s_model_kind s2s_model_fastconformer; /* parakeet_encoder */
+extern const struct s2s_model_kind s2s_model_radio;         /* radio: lib/model/radio.h */
 extern const struct s2s_model_kind s2s_model_salm; /* encoder, projection, LLM: lib/model/salm.h */
 
 #endif

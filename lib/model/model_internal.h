@@ -11,6 +11,8 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
 /* Whether the model's directory holds both tensors with values that differ: the path of the first
  * (gives: free), else NULL. A directory that cannot be read is the loader's to report. */
 char *model_dir_differs(const struct s2s_model *model, const char *name, const char *other);
+/* The n numbers of a tensor of the model's directory; false: it has none of so many. */
+bool model_dir_read(const struct s2s_model *model, const char *name, float *out, size_t n);
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 

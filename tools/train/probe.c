@@ -14,7 +14,8 @@
 #include "lib/optim/optim.h"
 
 /* Families in the order they are asked. */
-static const struct probe_family *const families[] = {&probe_salm, &probe_encoder, &probe_decoder};
+static const struct probe_family *const families[] = {&probe_salm, &probe_encoder, &probe_image,
+                                                      &probe_decoder};
 
 /* ---- inputs and outputs ---- */
 

@@ -46,7 +46,7 @@ struct probe {
     void *state; /* the family's own, from probe_alloc */
 };
 
-extern const struct probe_family probe_decoder, probe_encoder, probe_salm;
+extern const struct probe_family probe_decoder, probe_encoder, probe_image, probe_salm;
 
 /* Zeroed host memory until the probe's end. */
 void *probe_alloc(struct probe *probe, size_t bytes);

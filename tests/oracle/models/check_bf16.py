@@ -22,6 +22,7 @@ try:
     from safetensors.torch import load_file
 
     import check_decoders
+    import check_images
     import check_speech
 except ModuleNotFoundError as e:
     print(e)
@@ -43,11 +44,20 @@ def speech(kind):
     return compute
 
 
+def images(layout):
+    def compute(path, dtype, training):
+        with open(path + "/expected.json") as f:
+            return check_images.compute(path, dtype, dict(json.load(f)["optimizer"]), layout)
+    return compute
+
+
 MODELS = {name: (decoder, [[]], False) for name in ("llama_gqa_untied", "llama_gqa_tied", "qwen2", "qwen3", "gemma1", "mixtral", "qwen3_moe", "nemotron_h", "nemotron_h_latent")}
 MODELS["parakeet_encoder"] = (speech(check_speech.Encoder), [[]], False)
 MODELS["parakeet_encoder_train"] = (speech(check_speech.Encoder), [["--batch-norm", "batch"]], True)
 for name in ("salm_llama", "salm_nemotron_h"):
     MODELS[name] = (speech(check_speech.Salm), [["--layout", "bshd"]], False)
+for layout in check_images.LAYOUTS:
+    MODELS["radio " + layout] = (images(layout), [["--layout", layout]], False)
 for name in ("llama_gqa_untied", "qwen3"):
     MODELS[name][1].append(["--layout", "bshd"])
 
@@ -110,7 +120,7 @@ def compare(got, exact, coarse, mixed, masks, path):
 
 def check(name):
     compute, runs, training = MODELS[name]
-    path = os.path.join(HERE, name)
+    path = os.path.join(HERE, name.split()[0])
     exact, coarse = compute(path, torch.float64, training), compute(path, torch.bfloat16, training)
     with torch.autocast("cpu", torch.bfloat16):
         mixed = compute(path, torch.float32, training)

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""The image encoder of tests/oracle/models against the transformers library at hand, images as rows of a batch and packed.
+
+check_images.py           recompute its expected values in fp32 and fp64, compare the stored ones, run s2s-train probe and compare it with both.
+                          Exit 77 without torch, transformers.
+check_images.py --write   write packed.safetensors and packed.json of radio, whose other files are those of the fixture
+"""
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import RadioModel
+except (ModuleNotFoundError, ImportError) as e:
+    print(e)
+    sys.exit(77)
+from check_decoders import casts_to
+from check_speech import probe
+
+LAYOUTS = {"bshd": "expected", "packed": "packed"}
+RENAMED = (("embeddings.patch_projection", "patch_generator.embedder"), ("embeddings.position_embedding", "patch_generator.pos_embed"),
+           ("embeddings.cls_register_token", "patch_generator.cls_token.token"), ("encoder.layer", "blocks"), ("attention.o_proj", "attn.proj"))
+
+
+def as_in_files(tensors):
+    """Names of files, where q, k and v are one matrix."""
+    out = {}
+    for name, tensor in tensors.items():
+        for old, new in RENAMED:
+            name = name.replace(old, new)
+        name, _, part = name.partition("attention.")
+        end = part[len("q_proj"):]
+        out.setdefault("radio_model.model." + (name + "attn.qkv" + end if part else name), {})[part[:1]] = tensor
+    return {n: torch.cat([t[k] for k in "qkv"]) if "q" in t else t[""] for n, t in out.items()}
+
+
+def run(model, inputs, dtype, layout):
+    if layout == "packed":
+        got = model(inputs["packed/patches"].to(dtype), image_grid_hw=inputs["packed/grid_hw"], output_hidden_states=True)
+        seen = {"packed/last_hidden_state": got.last_hidden_state, "packed/features": got.features, "packed/summary": got.summary}
+        target = inputs["packed/target"]
+    else:
+        got = model(inputs["pixel_values"].to(dtype), output_hidden_states=True)
+        seen = {"summary": got.summary, "features": got.features}
+        target = inputs["target"]
+    seen.update(("%shidden/%d" % ("packed/" if layout == "packed" else "", i), h.reshape(target.shape)) for i, h in enumerate(got.hidden_states))
+    loss = 0.5 * ((got.last_hidden_state - target.to(dtype)) ** 2).mean()
+    return loss, dict(seen, loss=loss.reshape(1))
+
+
+def compute(path, dtype, optimizer, layout):
+    torch.set_num_threads(1)
+    model = RadioModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").to(dtype).train()
+    inputs, params = load_file(path + "/inputs.safetensors"), dict(model.named_parameters())
+    with casts_to(dtype):
+        groups = [{"params": [p for n, p in params.items() if (p.ndim >= 2 and not n.endswith(".bias")) == decays],
+                   "weight_decay": optimizer["weight_decay"] if decays else 0.0} for decays in (True, False)]
+        opt = torch.optim.AdamW(groups, lr=1.0, betas=tuple(optimizer["betas"]), eps=optimizer["eps"])
+        for step, lr in enumerate(optimizer["lr"]):
+            opt.zero_grad()
+            loss, seen = run(model, inputs, dtype, layout)
+            loss.backward()
+            if step == 0:
+                out = seen
+                out.update(("grad/" + n, t.clone()) for n, t in as_in_files({n: p.grad for n, p in params.items()}).items())
+            norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in params.values())).item()
+            limit = optimizer.setdefault("max_norm", norm / 2)
+            for p in params.values():
+                p.grad.mul_(min(1.0, limit / (norm + 1e-6)))
+            for group in opt.param_groups:
+                group["lr"] = lr
+            opt.step()
+        out.update(("param3/" + n, t) for n, t in as_in_files(params).items())
+    return {n: t.detach().contiguous() for n, t in out.items()}
+
+
+def write(path):
+    with open(path + "/expected.json") as f:
+        optimizer = json.load(f)["optimizer"]
+    single, double = (compute(path, dtype, optimizer, "packed") for dtype in (torch.float32, torch.float64))
+    limits = {n: {"atol": max(20 * (single[n].double() - double[n]).abs().max().item(), 1e-6 * double[n].abs().max().item())} for n in double}
+    save_file({n: t.clone() for n, t in single.items()}, path + "/packed.safetensors")
+    with open(path + "/packed.json", "w") as f:
+        json.dump({"optimizer": optimizer, "tolerance": limits}, f, indent=1)
+        f.write("\n")
+
+
+def check(path, layout):
+    with open("%s/%s.json" % (path, LAYOUTS[layout])) as f:
+        expected = json.load(f)
+    stored, probed, bad = load_file("%s/%s.safetensors" % (path, LAYOUTS[layout])), probe(path, ["--layout", layout]), 0
+    for dtype in (torch.float32, torch.float64):
+        fresh = compute(path, dtype, expected["optimizer"], layout)
+        for what, tensors in (("stored", stored), ("probe", probed)):
+            worst, n = 0.0, 0
+            for key, limit in expected["tolerance"].items():
+                share = ((tensors[key].double() - fresh[key].double()).abs().max() / limit["atol"]).item()
+                worst, n = max(worst, share), n + 1
+                if not share <= 1:
+                    print("%s: differs by %.2f of its tolerance" % (key, share))
+                    bad += 1
+            bad += n == 0
+            print("%-8s %-6s against %s: %d tensors, worst %.2f of its tolerance" % (layout, what, dtype, n, worst))
+    return bad
+
+
+def main():
+    path = os.path.join(HERE, "radio")
+    if sys.argv[1:] == ["--write"]:
+        return write(path)
+    bad = sum(check(path, layout) for layout in LAYOUTS)
+    print("%d tensors differ" % bad)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

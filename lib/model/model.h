@@ -117,6 +117,7 @@ struct s2s_forward {
     double seed;                  /* factor of the loss in the gradient: 1/N of the global batch */
     bool want_logits;             /* all of [T, V]; otherwise they never exist as a whole */
     bool want_hits;               /* how many labels are the likeliest token */
+    bool want_rows;               /* the loss of each slot */
     enum s2s_recompute recompute; /* what is computed again in the backward */
     bool want_last; /* logits of the last slot of each sequence alone, [B, V] (generation) */
     struct s2s_decode *decode; /* NULL, or what sequences have seen so far: sequence s of the batch
@@ -126,6 +127,8 @@ struct s2s_forward {
 
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
     struct s2s_tensor *hits;    /* F64 scalar */
+    struct s2s_tensor *rows;    /* F32 [at least T, 1], 0 in slots without a label; NULL without
+                                   labels */
     struct s2s_tensor *logits;  /* [T, V] */
     struct s2s_tensor *output;  /* [T, H] after the final norm (where sequences are cut, this rank's
                                    rows); a bare encoder's output */

@@ -85,7 +85,8 @@ static void add_loss(const struct s2s_nn_table *head, const struct s2s_pass *pas
     for (int64_t i = 0; i < n_rows; i++)
         labels[i] = i < n ? pass->batch->labels[i] : -1;
     fwd->loss = s2s_op_linear_xent_of(pass->tape, y, head->w->tensor, &head->classes, labels,
-                                      fwd->seed, fwd->want_hits ? &fwd->hits : NULL);
+                                      fwd->seed, fwd->want_hits ? &fwd->hits : NULL,
+                                      fwd->want_rows ? &fwd->rows : NULL);
     free(labels);
 }
 

@@ -173,10 +173,29 @@ static int64_t slice_rows(const struct s2s_tape *tape, int64_t n, int64_t vocab)
     return (n + n_slices - 1) / n_slices;
 }
 
+/* What comes out: scalars, hits NULL where not wanted; all F32 [T, 1] or NULL, zeros at first, of
+ * which x has the rows idx. */
+struct xent_out {
+    struct s2s_tensor *loss, *hits, *all;
+    const struct s2s_tensor *idx;
+};
+
+static void put_losses(struct s2s_tape *tape, const struct xent_out *out, float *losses, int64_t n)
+{
+    tensor_sum(tape, out->loss, losses, n);
+    if (out->all)
+        tensor_k(tape)->scatter_rows(tensor_queue(tape),
+                                     &(struct s2s_k_rows){.dst = s2s_tensor_mat(out->all),
+                                                          .src = {losses, 1, S2S_F32},
+                                                          .idx = out->idx->data,
+                                                          .n = n,
+                                                          .cols = 1});
+}
+
 /* Over all rows of x, slice by slice, which are the same on all ranks; dx, dw NULL where not
  * wanted. */
-static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *hits,
-                      struct s2s_tensor *x, struct s2s_tensor *w, const struct s2s_classes *classes,
+static void xent_rows(struct s2s_tape *tape, const struct xent_out *out, struct s2s_tensor *x,
+                      struct s2s_tensor *w, const struct s2s_classes *classes,
                       const struct s2s_tensor *labels, double seed, struct s2s_tensor *dx,
                       struct s2s_tensor *dw, bool accumulate_dw)
 {
@@ -186,7 +205,7 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
     struct s2s_mat logits = new_logits(tape, rows, vocab, S2S_F32);
     struct s2s_mat dlogits = dx || dw ? new_dlogits(tape, logits, rows) : logits;
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
-    float *hit = hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
+    float *hit = out->hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
     struct s2s_xent *stats = s2s_tape_scratch(tape, (size_t)rows * sizeof *stats), *all = stats;
     if (size > 1)
         all = s2s_tape_scratch(tape, (size_t)(rows * size) * sizeof *all);
@@ -201,9 +220,9 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
         xent_slice(tape, x, w, classes, begin, n - begin < rows ? n - begin : rows, &part, seed, dx,
                    dw, accumulate_dw || begin > 0);
     }
-    tensor_sum(tape, loss, losses, n);
-    if (hits)
-        tensor_sum(tape, hits, hit, n);
+    put_losses(tape, out, losses, n);
+    if (out->hits)
+        tensor_sum(tape, out->hits, hit, n);
     s2s_tape_scratch_end(tape);
 }
 
@@ -251,13 +270,13 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
                                       struct s2s_tensor **hits)
 {
     const struct s2s_classes here = {NULL, s2s_tensor_rows(w)};
-    return s2s_op_linear_xent_of(tape, x, w, &here, labels, seed, hits);
+    return s2s_op_linear_xent_of(tape, x, w, &here, labels, seed, hits, NULL);
 }
 
 struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tensor *x,
                                          struct s2s_tensor *w, const struct s2s_classes *classes,
                                          const int32_t *labels, double seed,
-                                         struct s2s_tensor **hits)
+                                         struct s2s_tensor **hits, struct s2s_tensor **all)
 {
     const struct s2s_group *group = classes->group;
     const int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
@@ -269,6 +288,10 @@ struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tenso
     struct s2s_tensor *loss = new_loss(tape), *ins[] = {x, w};
     if (hits)
         *hits = new_scalar(tape);
+    if (all) {
+        *all = s2s_tape_tensor(tape, S2S_F32, 2, (int64_t[]){t, 1});
+        tensor_zero(tape, *all);
+    }
     struct labelled found = find_labelled(tape, labels, t, classes->n);
     if (found.n == 0)
         return loss;
@@ -279,8 +302,8 @@ struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tenso
             drows = s2s_tape_tensor(tape, x->dtype, 2, (int64_t[]){found.n, width});
         dw = s2s_tape_grad(tape, w, &accumulate_dw);
     }
-    xent_rows(tape, loss, hits ? *hits : NULL, rows, w, classes, found.labels, seed, drows, dw,
-              accumulate_dw);
+    const struct xent_out out = {loss, hits ? *hits : NULL, all ? *all : NULL, found.idx};
+    xent_rows(tape, &out, rows, w, classes, found.labels, seed, drows, dw, accumulate_dw);
     if (drows) {
         struct xent_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
         *saved = (struct xent_saved){drows, found.idx};

@@ -447,12 +447,13 @@ struct s2s_classes {
  * The same where w [this rank's classes, width] is a part of the output matrix: labels are those of
  * all classes, x and the loss are the same on all ranks. The gradient of x is a part of its sum:
  * let x come through s2s_op_copy_to_group or s2s_op_all_gather. Collective over the group, whose
- * ranks all have the same labels.
+ * ranks all have the same labels. rows (NULL: not wanted) becomes F32 [T, 1]: the loss of each row,
+ * 0 where it has no label.
  */
 struct s2s_tensor *s2s_op_linear_xent_of(struct s2s_tape *tape, struct s2s_tensor *x,
                                          struct s2s_tensor *w, const struct s2s_classes *classes,
                                          const int32_t *labels, double seed,
-                                         struct s2s_tensor **hits);
+                                         struct s2s_tensor **hits, struct s2s_tensor **rows);
 
 /*
  * Log-probability of each row's label under softmax(x w^T): [T, 1], 0 where the label (host int32

@@ -574,7 +574,7 @@ struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, boo
 {
     struct s2s_device *dev = params->device;
     for (size_t i = 0; i < params->n; i++) {
-        struct s2s_param *p = params->list[i];
+        struct s2s_param *p = params->list[gradient ? params->n - 1 - i : i];
         if (!s2s_param_is_here(p) || (gradient && !p->trained))
             continue;
         const int64_t n = p->stored_end - p->stored_begin;

@@ -272,7 +272,8 @@ void s2s_param_get(const struct s2s_param *param, float *local);
 void s2s_param_get_stored(const struct s2s_param *param, float *stored);
 void s2s_param_get_grad(const struct s2s_param *param, float *local);
 
-/* The first parameter whose gradient (or value) holds a NaN or Inf; NULL: none. */
+/* The first parameter whose value holds a NaN or Inf; or the last one whose gradient does, where a
+ * backward comes first. NULL: none. */
 struct s2s_param *s2s_params_find_nonfinite(const struct s2s_params *params, bool gradient);
 
 /* Megatron's rule: weights of two or more dimensions that are no biases are decayed. */

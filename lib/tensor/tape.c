@@ -464,7 +464,8 @@ void s2s_tape_mark(struct s2s_tape *tape, s2s_tape_passed *passed, void *ctx, in
 bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
 {
     const struct s2s_kernels *k = tape->device->kernels;
-    for (struct s2s_node *node = tape->first; node; node = node->next)
+    int64_t nth = 0;
+    for (struct s2s_node *node = tape->first; node; node = node->next, nth++)
         for (int i = 0; i < node->n_out; i++) {
             struct s2s_tensor *t = node->out[i];
             if ((t->dtype != S2S_F32 && t->dtype != S2S_BF16) || !t->data)
@@ -481,7 +482,7 @@ bool s2s_tape_find_nonfinite(struct s2s_tape *tape, struct s2s_nonfinite *where)
             k->copy_out(&tape->device->queue, &count, args.out, sizeof count);
             s2s_tape_scratch_end(tape);
             if (count > 0) {
-                *where = (struct s2s_nonfinite){node->layer, node->op, i, (int64_t)count};
+                *where = (struct s2s_nonfinite){node->layer, node->op, i, nth, (int64_t)count};
                 return true;
             }
         }

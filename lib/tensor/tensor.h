@@ -230,6 +230,7 @@ void s2s_tape_mark(struct s2s_tape *tape, s2s_tape_passed *passed, void *ctx, in
 struct s2s_nonfinite {
     const char *layer, *op; /* live as long as the tape's tensors */
     int output;             /* which output of the operation */
+    int64_t nth;            /* operation of the tape */
     int64_t count;
 };
 /* Looks through all outputs in the order they were computed; true when one was found. Nodes only

@@ -218,6 +218,7 @@ static void forward(struct run *r, const struct s2s_action *a)
     lane->fwd = (struct s2s_forward){.seed = o->seed,
                                      .recompute = o->recompute,
                                      .want_hits = o->want_hits,
+                                     .want_rows = o->want_rows,
                                      .balance = o->balance};
     struct s2s_pass *pass =
         s2s_model_prepare(r->flow->model, lane->tape, batch_of(r, a->microbatch), &lane->fwd);

@@ -63,7 +63,7 @@ struct s2s_flow_options {
     int64_t n_packs;
     double seed; /* of struct s2s_forward, as what follows */
     enum s2s_recompute recompute;
-    bool want_hits;
+    bool want_hits, want_rows;
     const struct s2s_model_balance *balance;
     bool forward_only;
     bool records;                /* what is computed is recorded, also if no backward follows */

@@ -61,6 +61,7 @@ static void make_a_hit(void)
 
 struct outcome {
     float dx[ROWS * WIDTH], dw[VOCAB * WIDTH];
+    float rows[ROWS]; /* losses */
     double loss, hits;
 };
 
@@ -71,13 +72,15 @@ static void run_xent(const struct s2s_group *g, struct outcome *o)
     const struct s2s_classes classes = {g, VOCAB};
     int64_t begin, end;
     part_of(g, &begin, &end);
-    struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0), *hits;
+    struct s2s_tensor *x = leaf(tape, ROWS, WIDTH, x0), *hits, *rows;
     struct s2s_tensor *w = leaf(tape, end - begin, WIDTH, head0 + begin * WIDTH);
     struct s2s_tensor *h = s2s_op_copy_to_group(tape, s2s_op_scale(tape, 1, x), g);
-    struct s2s_tensor *loss = s2s_op_linear_xent_of(tape, h, w, &classes, labels, 0.5, &hits);
+    struct s2s_tensor *loss =
+        s2s_op_linear_xent_of(tape, h, w, &classes, labels, 0.5, &hits, &rows);
     s2s_tape_backward(tape);
     o->loss = s2s_tensor_scalar(loss);
     o->hits = s2s_tensor_scalar(hits);
+    s2s_tensor_read(rows, o->rows);
     s2s_tensor_read(x->grad, o->dx);
     s2s_tensor_read(w->grad, o->dw + begin * WIDTH);
     close_tape(tape, device);
@@ -88,6 +91,17 @@ static struct outcome outcomes[RANKS];
 static void xent_of_a_rank(const struct s2s_group *g, void *ctx)
 {
     run_xent(g, &outcomes[g->rank]);
+}
+
+/* Each row has its own loss, and one without a label none. */
+static void check_rows(const struct outcome *o)
+{
+    double sum = 0;
+    for (int i = 0; i < ROWS; i++) {
+        assert_true(labels[i] < 0 ? o->rows[i] == 0 : o->rows[i] > 0);
+        sum += (double)o->rows[i];
+    }
+    assert_true(fabs(sum - o->loss) < 1e-6);
 }
 
 /* Loss, hits and the gradient of the input are everybody's, that of the matrix is a rank's own. */
@@ -104,6 +118,7 @@ static void parts_of_the_classes_give_the_loss_of_all(void **state)
         assert_true(fabs(outcomes[r].loss - whole.loss) < 1e-6);
         assert_true(outcomes[r].loss == outcomes[0].loss);
         assert_true(outcomes[r].hits == whole.hits);
+        check_rows(&outcomes[r]);
         close_to(outcomes[r].dx, whole.dx, ROWS * WIDTH);
         close_to(outcomes[r].dw + begin * WIDTH, whole.dw + begin * WIDTH, (end - begin) * WIDTH);
     }

@@ -21,6 +21,11 @@ void s2s_pack_free(struct s2s_pack *pack)
     for (size_t i = 0; i < pack->n_blocks; i++)
         free(pack->blocks[i]);
     free(pack->blocks);
+    for (size_t i = 0; i < pack->n_parts; i++) {
+        free(pack->parts[i].ids);
+        free(pack->parts[i].place);
+    }
+    free(pack->parts);
     free(pack->ids);
     free(pack->texts);
     free(pack->place);
@@ -310,6 +315,29 @@ static uint64_t *sample_keys(const struct s2s_pack *pack, uint64_t key)
     return keys;
 }
 
+void s2s_pack_name(const struct s2s_pack *pack, int64_t seq, struct s2s_buf *id, const char **place)
+{
+    const char *ids = pack->ids;
+    *place = pack->place;
+    for (size_t i = 0; i < pack->n_parts; i++) {
+        ids = pack->parts[i].ids;
+        *place = pack->parts[i].place;
+        if (seq < pack->parts[i].n_seqs)
+            break;
+        seq -= pack->parts[i].n_seqs;
+    }
+    json_t *list = ids ? json_loads(ids, 0, NULL) : NULL;
+    const json_t *name = json_array_get(list, (size_t)seq);
+    char *text = json_is_string(name) ? s2s_xstrdup(json_string_value(name))
+                                      : json_dumps(name, JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    if (text)
+        s2s_buf_puts(id, text);
+    else
+        s2s_buf_printf(id, "sequence %lld", (long long)seq);
+    free(text);
+    json_decref(list);
+}
+
 /* Clips are counted within their utterance. */
 static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, const uint64_t *keys)
 {
@@ -470,6 +498,16 @@ static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_
     join_data(to, packs, n);
 }
 
+static void keep_parts(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    to->parts = s2s_xcalloc(n + 1, sizeof *to->parts);
+    to->n_parts = n;
+    for (size_t i = 0; i < n; i++)
+        to->parts[i] = (struct s2s_pack_part){
+            packs[i]->batch.n_seqs, packs[i]->ids ? s2s_xstrdup(packs[i]->ids) : NULL,
+            s2s_xstrdup(packs[i]->place ? packs[i]->place : "a pack")};
+}
+
 struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
 {
     struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
@@ -482,7 +520,7 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
         s2s_buf_printf(&place, "%s%s", i ? ", " : "", packs[i]->place);
     }
     to->place = place.data ? place.data : s2s_xstrdup("nothing");
-    to->ids = n > 0 && packs[0]->ids ? s2s_xstrdup(packs[0]->ids) : NULL;
+    keep_parts(to, packs, n);
     join_ids(to, packs, n);
     if (to->batch.media[0].n > 0)
         join_clips(to, packs, n);

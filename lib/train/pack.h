@@ -16,7 +16,14 @@
 #include "lib/stream/schema.h"
 #include "lib/stream/stream.h"
 
+struct s2s_buf;
 struct s2s_error;
+
+/* A record that was joined with others: so many sequences are its. */
+struct s2s_pack_part {
+    int64_t n_seqs;
+    char *ids, *place;
+};
 
 /* All arrays are the pack's own; batch points at them. */
 struct s2s_pack {
@@ -27,7 +34,9 @@ struct s2s_pack {
     char *ids, *texts;        /* JSON lists of the record's metadata, or NULL */
     uint64_t parent; /* hash of the record's parent, of which other ranks have the other parts */
     char *place;     /* "train.s2s: record 17" */
-    void **blocks;   /* what is freed with it */
+    struct s2s_pack_part *parts; /* [n_parts] of one that was joined, in their order */
+    size_t n_parts;
+    void **blocks; /* what is freed with it */
     size_t n_blocks, cap_blocks;
 };
 
@@ -53,6 +62,11 @@ int s2s_pack_read(struct s2s_pack **pack, struct s2s_pack_reader *reader,
 
 /* Room for n elements, freed with the pack. */
 void *s2s_pack_alloc(struct s2s_pack *pack, int64_t n, size_t size);
+
+/* Who sequence seq is, for messages: its id (its number where the stream does not say), and the
+ * place of its record, which the pack lends. */
+void s2s_pack_name(const struct s2s_pack *pack, int64_t seq, struct s2s_buf *id,
+                   const char **place);
 
 /* n packs as one: sequences one after the other. Clips of all of them have the same form. */
 struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n);

@@ -264,6 +264,29 @@ static int read_recompute(struct s2s_recipe *r, struct s2s_error *err)
     return rc;
 }
 
+/* Steps whose loss is no number, or far from what is usual. */
+static int read_trouble(struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const char *const on_nan[] = {"stop", "skip", NULL};
+    static const char *const on_spike[] = {"off", "warn", "skip", "stop", NULL};
+    static const enum s2s_answer answers[] = {S2S_OFF, S2S_WARN, S2S_SKIP, S2S_STOP};
+    const struct s2s_conf *c = r->conf;
+    int nan, spike, rc = s2s_conf_get_choice_or(&nan, c, "train.on_nan", on_nan, 0, err);
+    if (rc < 0 ||
+        (rc = s2s_conf_get_choice_or(&spike, c, "train.on_spike", on_spike, 0, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&r->spike_factor, c, "train.spike_factor", 4, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&r->spike_window, c, "train.spike_window", 1, S2S_USUAL_MAX, 32,
+                                  err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&r->max_skips, c, "train.max_skips", 0, INT32_MAX, 10, err)) < 0)
+        return rc;
+    r->on_nan = nan == 1 ? S2S_SKIP : S2S_STOP;
+    r->on_spike = answers[spike];
+    if (!(r->spike_factor > 1 && r->spike_factor < 1e30))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.spike_factor"),
+                              "expected a factor above 1, found %g", r->spike_factor);
+    return 0;
+}
+
 static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *c = r->conf;
@@ -301,7 +324,8 @@ static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
     if (!(r->token_dropout >= 0 && r->token_dropout <= 1))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.token_dropout"),
                               "expected a share from 0 to 1, found %g", r->token_dropout);
-    return read_augment(r, err);
+    rc = read_trouble(r, err);
+    return rc < 0 ? rc : read_augment(r, err);
 }
 
 static int read_optimizer(struct s2s_recipe *r, struct s2s_error *err)

@@ -15,6 +15,7 @@
 #include "lib/train/buckets.h"
 #include "lib/train/layout.h"
 #include "lib/train/stages.h"
+#include "lib/train/step.h"
 
 struct s2s_conf;
 struct s2s_error;
@@ -70,6 +71,9 @@ struct s2s_recipe {
     double bias_rate;                 /* of the biases of their routers; 0: they stay */
     struct s2s_spec_augment spec_augment;
     double token_dropout;
+    enum s2s_answer on_nan, on_spike; /* to steps in trouble */
+    double spike_factor;              /* times the median of the last spike_window steps */
+    int64_t spike_window, max_skips;  /* steps in a row */
     int64_t ckpt_every, ckpt_keep;
     bool resume;
     bool async_save; /* checkpoints are written beside training */

@@ -165,12 +165,12 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
                       struct s2s_error *err)
 {
     const json_t *common = s2s_ckpt_common(ckpt), *own = json_object_get(common, "train_state");
-    json_int_t step, packs, samples, tokens, t, seed = -1;
+    json_int_t step, packs, samples, tokens, t, seed = -1, skipped = 0, in_row = 0;
     double elapsed_s;
     if (json_unpack((json_t *)common, "{s:I}", "iteration", &step) != 0 ||
-        json_unpack((json_t *)own, "{s:I, s:I, s:I, s:I, s:F, s?I}", "packs", &packs, "samples",
-                    &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s", &elapsed_s,
-                    "seed", &seed) != 0)
+        json_unpack((json_t *)own, "{s:I, s:I, s:I, s:I, s:F, s?I, s?I, s?I}", "packs", &packs,
+                    "samples", &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s",
+                    &elapsed_s, "seed", &seed, "skipped", &skipped, "skips_in_row", &in_row) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "its common state is none of a training run");
     json_t *data = json_object_get(own, "data");
     *state = (struct s2s_run_state){step,
@@ -181,7 +181,10 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
                                     seed,
                                     .data = json_is_array(data) ? json_incref(data) : NULL,
                                     .shuffled = json_is_true(json_object_get(own, "shuffle")),
-                                    .base = json_incref(json_object_get(common, "base"))};
+                                    .base = json_incref(json_object_get(common, "base")),
+                                    .skipped = skipped,
+                                    .skips_in_row = in_row,
+                                    .usual = json_incref(json_object_get(own, "usual"))};
     optim->t = t;
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "lib/train/runlog.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "lib/base/base.h"
 #include "lib/io/outfile.h"
+#include "lib/train/blame.h"
 #include "lib/train/events.h"
 
 struct s2s_runlog {
@@ -104,20 +106,55 @@ static int finish_line(FILE *file, const char *path, struct s2s_error *err)
     return ferror(file) || fflush(file) != 0 ? s2s_error_errno(err, S2S_E_IO, "%s", path) : 0;
 }
 
+/* JSON has no NaN. */
+static void put_number(FILE *to, const char *key, double value)
+{
+    if (isfinite(value))
+        fprintf(to, ", \"%s\": %.9g", key, value);
+    else
+        fprintf(to, ", \"%s\": null", key);
+}
+
+static json_t *suspect_json(const struct s2s_suspect *one)
+{
+    const double loss = one->loss / (double)one->n_labels;
+    return json_pack("{s:s?, s:s?, s:o, s:I}", "id", one->id, "record", one->place, "loss",
+                     isfinite(loss) ? json_real(loss) : json_null(), "labels",
+                     (json_int_t)one->n_labels);
+}
+
+static void put_blame(FILE *to, const struct s2s_blame *blame, const char *answer)
+{
+    json_t *samples = json_array();
+    for (int i = 0; i < blame->n && (blame->n_bad == 0 || i < blame->n_bad); i++)
+        json_array_append_new(samples, suspect_json(&blame->list[i]));
+    json_t *all =
+        json_pack("{s:s, s:s, s:s?, s:I, s:o}", "kind",
+                  blame->trouble == S2S_TROUBLE_NAN ? "nan" : "spike", "answer", answer, "where",
+                  blame->where, "bad_samples", (json_int_t)blame->n_bad, "samples", samples);
+    char *text = json_dumps(all, JSON_REAL_PRECISION(9));
+    fprintf(to, ", \"trouble\": %s", text ? text : "null");
+    free(text);
+    json_decref(all);
+}
+
 int s2s_runlog_add(struct s2s_runlog *log, const struct s2s_runlog_step *l, struct s2s_error *err)
 {
     static const char *const tags[] = {"train/loss", "train/grad_norm", "train/lr",
                                        "train/tokens_per_s", "train/step_s"};
     const float values[] = {(float)l->loss, (float)l->grad_norm, (float)l->lr,
                             (float)l->tokens_per_s, (float)l->step_s};
+    fprintf(log->file, "{\"step\": %lld, \"samples\": %lld, \"tokens\": %lld", (long long)l->step,
+            (long long)l->samples, (long long)l->tokens);
+    put_number(log->file, "loss", l->loss);
+    put_number(log->file, "grad_norm", l->grad_norm);
     fprintf(log->file,
-            "{\"step\": %lld, \"samples\": %lld, \"tokens\": %lld, \"loss\": %.9g, "
-            "\"grad_norm\": %.9g, \"lr\": %.9g, \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
-            "\"peak_bytes\": %lld",
-            (long long)l->step, (long long)l->samples, (long long)l->tokens, l->loss, l->grad_norm,
-            l->lr, l->tokens_per_s, l->step_s, (long long)l->peak_bytes);
+            ", \"lr\": %.9g, \"tokens_per_s\": %.6g, \"step_s\": %.6g, \"peak_bytes\": %lld", l->lr,
+            l->tokens_per_s, l->step_s, (long long)l->peak_bytes);
     if (l->balanced)
         fprintf(log->file, ", \"moe_balance\": %.9g, \"moe_z\": %.9g", l->balance, l->square);
+    if (l->blame)
+        put_blame(log->file, l->blame, l->answer);
     fprintf(log->file, "}\n");
     int rc = finish_line(log->file, log->path, err);
     return rc < 0 ? rc

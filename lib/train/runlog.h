@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct s2s_blame;
 struct s2s_error;
 struct s2s_runlog;
 
@@ -19,6 +20,8 @@ struct s2s_runlog_step {
     bool balanced;          /* the next two are there */
     double balance, square; /* of mixtures of experts */
     int64_t peak_bytes;
+    const struct s2s_blame *blame; /* NULL: the step was as any other */
+    const char *answer;            /* to it: "stop", "skip", "warn" */
 };
 
 /* Steps up to and including `step` are kept. *evaluated: each of the n_sets data sets has its line

@@ -127,6 +127,12 @@ static json_t *common_state(const struct s2s_trainer *t)
         json_object_set_new(own, "data", data);
         json_object_set_new(own, "shuffle", json_boolean(t->recipe->shuffle));
     }
+    if (t->usual)
+        json_object_set_new(own, "usual", s2s_usual_describe(t->usual));
+    if (t->state.skipped > 0) {
+        json_object_set_new(own, "skipped", json_integer(t->state.skipped));
+        json_object_set_new(own, "skips_in_row", json_integer(t->state.skips_in_row));
+    }
     if (t->base)
         json_object_set(common, "base", t->base);
     return common;

@@ -174,9 +174,9 @@ static void add_loss(void *ctx, const struct s2s_flow_seen *seen)
         s2s_sums_add(s->side->sums, LOSS, seen->fwd->loss);
 }
 
-static void run_actions(struct step *s)
+static struct s2s_flow_options flow_of(struct step *s)
 {
-    const struct s2s_flow_options flow = {
+    return (struct s2s_flow_options){
         .packs = s->data->microbatches,
         .n_packs = s->data->n_microbatches,
         .seed = 1.0 / (double)s->result->labels,
@@ -186,6 +186,11 @@ static void run_actions(struct step *s)
         .begins = begin_action,
         .seen = add_loss,
         .ctx = s};
+}
+
+static void run_actions(struct step *s)
+{
+    const struct s2s_flow_options flow = flow_of(s);
     s2s_flow_run(&s->side->flow, &flow);
 }
 
@@ -301,100 +306,85 @@ static void share_results(struct step *s)
     result->peak_bytes = (int64_t)peak;
 }
 
-/* ---- NaN and Inf ---- */
+/* ---- steps in trouble ---- */
 
-/* What a microbatch shows that is computed again. */
-struct look {
-    double loss;
-    int stage; /* the first one of this rank with a NaN or Inf; n_stages: none */
-    struct s2s_buf where;
-};
-
-static void look_at(void *ctx, const struct s2s_flow_seen *seen)
+/* The gradients that these packs alone would have given. */
+static bool fails(void *ctx, struct s2s_pack *const *packs)
 {
-    struct look *look = ctx;
-    struct s2s_nonfinite where;
-    if (seen->microbatch > 0) /* an empty one that fills the pipeline */
-        return;
-    if (seen->last)
-        look->loss = s2s_tensor_scalar(seen->fwd->loss);
-    if (seen->stage >= look->stage || !s2s_tape_find_nonfinite(seen->tape, &where))
-        return;
-    look->stage = seen->stage;
-    look->where.len = 0;
-    s2s_buf_printf(&look->where, ": the first NaN or Inf is in %s, output %d of %s (%lld values)",
-                   where.layer, where.output, where.op, (long long)where.count);
-}
-
-/* The rank says it that has the first stage with something to show, or the last stage. */
-static int blame(const struct step *s, const struct look *look, const struct s2s_pack *pack,
-                 struct s2s_error *err)
-{
-    const struct s2s_stages *stages = s->side->flow.stages;
-    const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, false);
-    const char *samples = pack->ids ? pack->ids : pack->place;
-    int64_t first = -look->stage;
-    s2s_comm_all_reduce(s->side->layout->comms[S2S_AXIS_PP], &first, 1, S2S_I64, S2S_GROUP_MAX);
-    const bool none = first == -stages->n_stages;
-    if (none ? stages->rank < stages->pipeline.n_ranks - 1 : first != -look->stage)
-        return 0;
-    return s2s_error_set(err, S2S_E_RANGE, "loss %g%s%s%s%s; samples %.300s", look->loss,
-                         none ? " in the last layer" : look->where.data, p ? "; parameter " : "",
-                         p ? p->name : "", p ? " holds NaN or Inf" : "", samples);
-}
-
-/* Computes the microbatches again, one by one: the same numbers come out, and a look at each. */
-static int find_bad_loss(struct step *s, struct s2s_error *err)
-{
-    struct s2s_side *side = s->side;
-    bool found = false; /* on all ranks of the pipeline */
-    int rc = 0;
-    for (int64_t i = 0; i < s->data->n_microbatches; i++) {
-        struct look look = {.stage = side->flow.stages->n_stages, .where = S2S_BUF_INIT};
-        const struct s2s_flow_options flow = {.packs = s->data->microbatches + i,
-                                              .n_packs = 1,
-                                              .seed = 1.0 / (double)s->result->labels,
-                                              .recompute = side->recompute,
-                                              .forward_only = true,
-                                              .records = true,
-                                              .seen = look_at,
-                                              .ctx = &look};
-        s2s_flow_run(&side->flow, &flow);
-        s2s_comm_all_reduce(side->layout->comms[S2S_AXIS_PP], &look.loss, 1, S2S_F64,
-                            S2S_GROUP_SUM);
-        if (!found && !isfinite(look.loss)) {
-            found = true;
-            rc = blame(s, &look, s->data->microbatches[i], err);
-        }
-        s2s_buf_release(&look.where);
-    }
-    return s2s_mesh_all_ok(side->mesh, rc, err);
-}
-
-/* Whoever has the parameter says it. */
-static int bad_gradient(const struct step *s, struct s2s_error *err)
-{
-    const struct s2s_param *p = s2s_params_find_nonfinite(s->side->model->params, true);
-    const double norm = s->result->grad_norm;
-    uint8_t anybody = p != NULL;
-    int rc = 0;
+    struct step *s = ctx;
+    struct s2s_flow_options flow = flow_of(s);
+    flow.packs = packs;
+    flow.seen = NULL;
+    begin(s);
+    s2s_flow_run(&s->side->flow, &flow);
+    finish_reductions(s);
+    uint8_t anybody = s2s_params_find_nonfinite(s->side->model->params, true) != NULL;
     s2s_comm_all_reduce(s2s_mesh_world(s->side->mesh), &anybody, 1, S2S_U8, S2S_GROUP_MAX);
-    if (p)
-        rc = s2s_error_set(err, S2S_E_RANGE,
-                           "gradient norm %g: the first NaN or Inf is in the gradient of %s", norm,
-                           p->name);
-    else if (!anybody)
-        rc = s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
-    return s2s_mesh_all_ok(s->side->mesh, rc, err);
+    return anybody;
+}
+
+/* What the step is to be told of, in words; all ranks have the same. */
+static void blame(struct step *s, enum s2s_trouble trouble, struct s2s_buf *text)
+{
+    const struct s2s_flow_options flow = flow_of(s);
+    const struct s2s_blame_step step = {.layout = s->side->layout,
+                                        .world = s2s_mesh_world(s->side->mesh),
+                                        .flow = &s->side->flow,
+                                        .passes = &flow,
+                                        .loss = s->result->loss,
+                                        .trouble = trouble,
+                                        .fails = fails,
+                                        .ctx = s};
+    s2s_mesh_note(s->side->mesh, s->options->number, "look for bad samples");
+    s2s_blame_find(&s->result->blame, &step);
+    if (!isfinite(s->loss))
+        s2s_buf_printf(text, "loss %g", s->result->loss);
+    else if (trouble == S2S_TROUBLE_NAN)
+        s2s_buf_printf(text, "gradient norm %g", s->result->grad_norm);
+    s2s_buf_puts(text, ": ");
+    s2s_blame_say(text, &s->result->blame);
+}
+
+static void warn(const struct step *s, const char *what, const char *text)
+{
+    if (s2s_mesh_rank(s->side->mesh) == 0)
+        s2s_warn("train", "step %lld%s: %s", (long long)s->options->number, what, text);
+}
+
+static int refuse(const struct step *s, const char *text, struct s2s_error *err)
+{
+    const struct s2s_blame *blame = &s->result->blame;
+    int rc = s2s_error_set(err, S2S_E_RANGE, "%.1200s", text);
+    if (blame->poisoned)
+        return s2s_error_hint(err, rc, "go on from a checkpoint or weights without it");
+    return s2s_error_hint(err, rc, "look at these samples; train.%s=skip passes over such steps",
+                          blame->trouble == S2S_TROUBLE_NAN ? "on_nan" : "on_spike");
 }
 
 /* Every rank has the same loss and norm here, and comes to the same decision. */
-static int check_finite(struct step *s, struct s2s_error *err)
+static int judge(struct step *s, struct s2s_error *err)
 {
-    if (isfinite(s->loss) && isfinite(s->result->grad_norm))
-        return 0;
-    const int rc = find_bad_loss(s, err);
-    return rc < 0 ? rc : bad_gradient(s, err);
+    const struct s2s_step_options *o = s->options;
+    const double loss = s->result->loss, norm = s->result->grad_norm;
+    struct s2s_buf text = S2S_BUF_INIT;
+    enum s2s_answer answer = S2S_OFF;
+    int rc = 0;
+    if (!isfinite(loss) || !isfinite(norm)) {
+        blame(s, S2S_TROUBLE_NAN, &text);
+        /* no other data helps where a parameter is no number */
+        answer = s->result->blame.poisoned ? S2S_STOP : o->on_nan;
+    } else if (o->usual && o->on_spike != S2S_OFF &&
+               s2s_usual_is_spike(o->usual, loss, norm, &text)) {
+        blame(s, S2S_TROUBLE_SPIKE, &text);
+        answer = o->on_spike;
+    }
+    s->result->skipped = answer == S2S_SKIP;
+    if (answer == S2S_STOP)
+        rc = refuse(s, text.data, err);
+    else if (answer != S2S_OFF)
+        warn(s, answer == S2S_SKIP ? " is skipped" : "", text.data);
+    s2s_buf_release(&text);
+    return rc;
 }
 
 /* ---- what the step changes ---- */
@@ -449,7 +439,7 @@ int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
         finish_reductions(&s);
     }
     share_results(&s);
-    if ((rc = check_finite(&s, err)) < 0)
+    if ((rc = judge(&s, err)) < 0 || result->skipped)
         return rc;
     if (result->labels == 0) {
         s2s_warn("train", "step %lld has no label: nothing was learned",

@@ -11,10 +11,12 @@
 #include "lib/tensor/loads.h"
 #include "lib/tensor/running.h"
 #include "lib/tensor/sums.h"
+#include "lib/train/blame.h"
 #include "lib/train/buckets.h"
 #include "lib/train/feed.h"
 #include "lib/train/flow.h"
 #include "lib/train/layout.h"
+#include "lib/train/usual.h"
 
 struct s2s_error;
 
@@ -53,6 +55,14 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                    struct s2s_optim *optim, const struct s2s_side_options *options);
 void s2s_side_release(struct s2s_side *side); /* also of one that is zero */
 
+/* What becomes of a step whose loss or gradient norm is no number, or a spike. */
+enum s2s_answer {
+    S2S_STOP, /* RANGE, and nothing was changed */
+    S2S_SKIP, /* nothing is changed: weights, moments, statistics; a warning */
+    S2S_WARN, /* it is as any other */
+    S2S_OFF,  /* nobody looks */
+};
+
 /* How the step that is the number-th of the run moves the parameters. */
 struct s2s_step_options {
     int64_t number;
@@ -60,22 +70,27 @@ struct s2s_step_options {
     const struct s2s_schedule *schedule; /* that lr is of, at count; NULL: no parameter follows it
                                             in another way */
     double count;
+    enum s2s_answer on_nan;        /* S2S_STOP or S2S_SKIP */
+    enum s2s_answer on_spike;      /* with usual */
+    const struct s2s_usual *usual; /* NULL: there are no spikes */
 };
 
 struct s2s_step_result {
     double loss; /* mean over the labels of the global batch */
     double grad_norm, lr;
     bool balanced;          /* something was asked of mixtures of experts: */
+    bool skipped;           /* the step changed nothing */
     double balance, square; /* means over layers and tokens of the losses without their factors */
     int64_t samples, tokens, labels; /* of the global batch */
     int64_t peak_bytes;              /* of the rank that has most */
+    struct s2s_blame blame;          /* trouble NONE: all is well; also after RANGE */
 };
 
 /*
  * One optimizer step on a global batch. Collective; failures are everybody's, and then nothing was
- * changed: what a batch cannot be (s2s_model_check, with its place), or RANGE, which names the
- * layer or the parameter where the first NaN or Inf is. Whatever else fails takes the job down. The
- * device is waited for once.
+ * changed: what a batch cannot be (s2s_model_check, with its place), or RANGE, which says where the
+ * first NaN or Inf is, and the samples. Whatever else fails takes the job down. The device is
+ * waited for once; more often only where something is to be said of the step.
  */
 int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
                    const struct s2s_step_options *options, struct s2s_step_result *result,

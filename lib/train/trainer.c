@@ -155,6 +155,11 @@ int s2s_trainer_open_on(struct s2s_trainer **out, const struct s2s_recipe *recip
                                           .recompute = recipe->recompute,
                                           .batch_norm_batch = recipe->batch_norm_batch};
     s2s_side_init(&t->side, mesh, t->bundle.model, t->optim, &side);
+    if (recipe->on_spike != S2S_OFF) {
+        t->usual = s2s_xcalloc(1, sizeof *t->usual);
+        t->usual->window = recipe->spike_window;
+        t->usual->factor = recipe->spike_factor;
+    }
     *out = t;
     return 0;
 }
@@ -185,7 +190,9 @@ void s2s_trainer_free(struct s2s_trainer *t)
     s2s_bundle_free(&t->bundle);
     json_decref(t->state.data);
     json_decref(t->state.base);
+    json_decref(t->state.usual);
     json_decref(t->base);
+    free(t->usual);
     free(t->ckpt_root);
     free(t);
 }
@@ -228,6 +235,8 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
         return s2s_error_hint(err, rc, "remove them, or give another run=DIR");
     }
     rc = restore_newest(t, err);
+    if (rc == 0 && t->usual)
+        s2s_usual_restore(t->usual, t->state.usual);
     if (rc == 0 && first)
         rc = s2s_base_check(t->state.base, t->base, err);
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
@@ -369,11 +378,72 @@ static void show(struct s2s_trainer *t, struct s2s_progress *progress,
     }
 }
 
+/* The line of the step that was done last; of one that stopped the run, of the next. */
+static int write_line(struct s2s_trainer *t, struct s2s_progress *progress,
+                      const struct s2s_step_result *result, double step_s, struct s2s_error *err)
+{
+    const bool stops = result->blame.trouble && *err->text;
+    const struct s2s_runlog_step line = {.step = t->state.step + stops,
+                                         .samples = t->state.samples,
+                                         .tokens = t->state.tokens,
+                                         .loss = result->loss,
+                                         .grad_norm = result->grad_norm,
+                                         .lr = result->lr,
+                                         .balanced = result->balanced,
+                                         .balance = result->balance,
+                                         .square = result->square,
+                                         .tokens_per_s = (double)result->tokens / step_s,
+                                         .step_s = step_s,
+                                         .peak_bytes = result->peak_bytes,
+                                         .blame = result->blame.trouble ? &result->blame : NULL,
+                                         .answer = stops             ? "stop"
+                                                   : result->skipped ? "skip"
+                                                                     : "warn"};
+    struct s2s_error unheard = S2S_ERROR_INIT;
+    if (!t->log)
+        return 0;
+    if (!stops)
+        show(t, progress, &line);
+    return s2s_runlog_add(t->log, &line, stops ? &unheard : err);
+}
+
+/* What the steps after this one are held against; too many in a row that changed nothing end the
+ * run. */
+static int remember(struct s2s_trainer *t, const struct s2s_step_result *result,
+                    struct s2s_error *err)
+{
+    t->state.skipped += result->skipped;
+    t->state.skips_in_row = result->skipped ? t->state.skips_in_row + 1 : 0;
+    if (t->usual && !result->skipped && result->labels > 0)
+        s2s_usual_add(t->usual, result->loss, result->grad_norm);
+    if (t->state.skips_in_row <= t->recipe->max_skips)
+        return 0;
+    return s2s_error_set(err, S2S_E_RANGE,
+                         "%lld steps in a row were skipped (train.max_skips %lld)",
+                         (long long)t->state.skips_in_row, (long long)t->recipe->max_skips);
+}
+
+static int run_step(struct s2s_trainer *t, const struct s2s_feed_step *data,
+                    struct s2s_step_result *result, struct s2s_error *err)
+{
+    const struct s2s_recipe *r = t->recipe;
+    const double count = schedule_count(t);
+    const struct s2s_step_options options = {.number = t->state.step + 1,
+                                             .lr = s2s_schedule_lr(&r->schedule, count),
+                                             .weight_decay = s2s_schedule_wd(&r->schedule, count),
+                                             .schedule = &r->schedule,
+                                             .count = count,
+                                             .on_nan = r->on_nan,
+                                             .on_spike = r->on_spike,
+                                             .usual = t->usual};
+    return s2s_train_step(&t->side, data, &options, result, err);
+}
+
 static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *ended,
                     struct s2s_error *err)
 {
     const struct s2s_feed_step *data = NULL;
-    struct s2s_step_result result;
+    struct s2s_step_result result = {.loss = 0};
     const double start_s = s2s_now_s();
     s2s_mesh_note(t->mesh, t->state.step + 1, "data");
     int rc = s2s_mesh_all_ok(t->mesh, s2s_feed_next(t->feed, &data, err), err);
@@ -383,44 +453,25 @@ static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *
     }
     if (rc == 0 && t->watch)
         t->watch(t->watch_ctx, t, t->state.step + 1, true);
-    if (rc == 0) {
-        const double count = schedule_count(t);
-        const struct s2s_step_options options = {.number = t->state.step + 1,
-                                                 .lr = s2s_schedule_lr(&t->recipe->schedule, count),
-                                                 .weight_decay =
-                                                     s2s_schedule_wd(&t->recipe->schedule, count),
-                                                 .schedule = &t->recipe->schedule,
-                                                 .count = count};
-        rc = s2s_train_step(&t->side, data, &options, &result, err);
-    }
-    if (rc < 0)
+    if (rc == 0)
+        rc = run_step(t, data, &result, err);
+    const double step_s = s2s_now_s() - start_s;
+    if (rc < 0) {
+        if (result.blame.trouble)
+            write_line(t, progress, &result, step_s, err);
         return s2s_error_add(err, rc, "step %lld", (long long)t->state.step + 1);
+    }
     if (t->watch)
         t->watch(t->watch_ctx, t, t->state.step + 1, false);
-    const double step_s = s2s_now_s() - start_s;
     t->state.step++;
     t->state.packs += data->n_global;
     t->state.samples += result.samples;
     t->state.tokens += result.tokens;
     t->state.elapsed_s += step_s;
     t->saved = false;
-    const struct s2s_runlog_step line = {.step = t->state.step,
-                                         .samples = t->state.samples,
-                                         .tokens = t->state.tokens,
-                                         .loss = result.loss,
-                                         .grad_norm = result.grad_norm,
-                                         .lr = result.lr,
-                                         .balanced = result.balanced,
-                                         .balance = result.balance,
-                                         .square = result.square,
-                                         .tokens_per_s = (double)result.tokens / step_s,
-                                         .step_s = step_s,
-                                         .peak_bytes = result.peak_bytes};
-    if (t->log) {
-        show(t, progress, &line);
-        rc = s2s_runlog_add(t->log, &line, err);
-    }
-    return s2s_mesh_all_ok(t->mesh, rc, err);
+    rc = write_line(t, progress, &result, step_s, err);
+    rc = s2s_mesh_all_ok(t->mesh, rc, err);
+    return rc < 0 ? rc : remember(t, &result, err);
 }
 
 static bool due(int64_t step, int64_t every)
@@ -522,6 +573,9 @@ int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
                  (long long)(t->state.tokens - before.tokens),
                  seconds > 0 ? (double)(t->state.tokens - before.tokens) / seconds : 0,
                  s2s_now_s() - start_s);
+        if (t->state.skipped > before.skipped)
+            s2s_warn("train", "%lld steps were skipped",
+                     (long long)(t->state.skipped - before.skipped));
     }
     if (rc < 0)
         return rc; /* everybody's already */

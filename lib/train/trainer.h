@@ -50,6 +50,8 @@ struct s2s_run_state {
     json_t *data;            /* s2s_feed_describe of that run, a reference; NULL: it does not say */
     bool shuffled;           /* with data: whether that run shuffled */
     json_t *base;            /* s2s_base_describe of that run, a reference; NULL: it has none */
+    int64_t skipped, skips_in_row; /* steps of those done */
+    json_t *usual;                 /* s2s_usual_describe of that run, a reference, or NULL */
 };
 
 struct s2s_trainer {
@@ -62,7 +64,8 @@ struct s2s_trainer {
     struct s2s_feed *feed;
     struct s2s_runlog *log; /* rank 0 */
     struct s2s_run_state state;
-    json_t *base; /* rank 0: s2s_base_describe of a run of adapters, or NULL */
+    struct s2s_usual *usual; /* what spikes are measured by; NULL: there are none */
+    json_t *base;            /* rank 0: s2s_base_describe of a run of adapters, or NULL */
     bool saved; /* the state is that of the newest checkpoint, or of the one that is being saved */
     struct s2s_save *save; /* NULL before the first one */
     bool save_waits;       /* a save was busy on some rank when the ranks asked each other last */

@@ -487,10 +487,10 @@ PY
     says "step 1: loss"
     says "the first NaN or Inf is in model.layers.1.mlp"
     says "parameter model.layers.1.mlp.up_proj.weight holds NaN or Inf"
-    says 'samples ["u'
+    says 'it is in samples u'
     [ ! -e bad/checkpoints/latest_checkpointed_iteration.txt ]
     exits 1 mpirun_n 2 s2s-train r.yaml run=bad2 mesh.dp=2 model.llm.config=null model.llm.path=model
-    says "[rank 0]: loss"
+    says "step 1: loss"
     # a learning rate that explodes: what was saved before stays good
     exits 1 s2s-train r.yaml run=good optimizer.lr=1e29 optimizer.clip_norm=0 schedule.name=constant train.steps=40 checkpoint.every=0
     says "step"

@@ -58,7 +58,7 @@
     X(relattention, relattention, WORKSPACE, MAT(q) MAT(k) MAT(value) MAT(o) MAT(p)) \
     X(relattention_backward, relattention_backward, WORKSPACE, \
       MAT(forward.q) MAT(forward.k) MAT(forward.value) MAT(forward.p) \
-      MAT(d_o) MAT(dq) MAT(dk) MAT(dvalue) MAT(dp)) \
+      MAT(forward.o) MAT(d_o) MAT(dq) MAT(dk) MAT(dvalue) MAT(dp)) \
     X(conv2d, conv2d, WORKSPACE, MAT(x) MAT(y)) \
     X(conv2d_backward, conv2d_backward, WORKSPACE, \
       MAT(forward.x) MAT(forward.y) MAT(dy) MAT(dx)) \

@@ -1,393 +1,241 @@
 /*
- * Attention with relative positions inside each clip:
- *   S_ij = scale ((q_i + u) k_j + (q_i + v) p_{i-j}),  P = softmax(S),  o = P value
- * A block a query and head; the backward keeps P and dS of all pairs in the workspace, and each
- * output then is a sum of its own, in the order of its clips and rows:
- *   dq_i = sum_j dS_ij (k_j + p_{i-j}),  dk_j = sum_i dS_ij (q_i + u),  dvalue_j = sum_i P_ij dO_i,
- *   dp_r = sum_{i-j=r} dS_ij (q_i + v);  du, dv: the two parts of dq, summed over rows
+ * Attention with relative positions inside each clip, forward: a block has a tile of queries of one
+ * head and goes over the keys of its clip, as that without positions does (attention_fwd.h).
  */
-#include "kernels/cuda/map.h"
-#include "kernels/cuda/sum.h"
+#include "kernels/cuda/relattention_tile.h"
 
-enum { THREADS = 128 };
+#include "kernels/cuda/attention_fwd.h"
 
-struct problem {
-    struct cuda_mat q, k, value, o, p, d_o;
-    const float *u, *v;
-    float *lse;
-    const int32_t *cu;
-    int64_t n_seqs, n_heads, dim, max_seqlen;
-    float scale;
+extern "C" [[noreturn]] void s2s_bug(const char *file, int line, const char *fmt, ...);
+#define S2S_BUG(...) s2s_bug(__FILE__, __LINE__, __VA_ARGS__)
+
+/* WARPS of 16 queries each, tiles of N keys. */
+template <class P_, int D_, int WARPS_, int N_> struct rel_forward_shape {
+    typedef P_ P;
+    enum { D = D_, WARPS = WARPS_, N = N_, THREADS = WARPS * 32, M = WARPS * 16 };
+    enum { ROW = att_shape<P, D>::ROW, BAND = 16 * REL_BAND(N) };
+    enum { BANDS_AT = (M + 2 * N + M + N) * ROW };
+    enum { SHARED_BYTES = BANDS_AT + WARPS * BAND * (int)sizeof(float) };
+    static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
 };
 
-static struct problem problem_of(const struct s2s_k_relattention *f)
+/* Keys from j on, and the rows of p between them and queries at .. */
+template <class S>
+static __device__ __forceinline__ void load_keys(char *k_tile, char *p_tile, const rel_problem &a,
+                                                 const rel_clip &clip, int head, int at, int j)
 {
-    struct problem a = {};
-    a.q = cuda_mat(&f->q);
-    a.k = cuda_mat(&f->k);
-    a.value = cuda_mat(&f->value);
-    a.o = cuda_mat(&f->o);
-    a.p = cuda_mat(&f->p);
-    a.u = f->u;
-    a.v = f->v;
-    a.lse = f->lse;
-    a.cu = f->cu;
-    a.n_seqs = f->n_seqs;
-    a.n_heads = f->n_heads;
-    a.dim = f->dim;
-    a.max_seqlen = f->max_seqlen;
-    a.scale = f->scale;
+    typedef typename S::P P;
+    rel_load<P, S::D, S::N, S::THREADS>(k_tile, a.k, rel_head(a.k, clip.begin, head), j, clip.n);
+    rel_load<P, S::D, S::M + S::N, S::THREADS>(p_tile, a.p, rel_head(a.p, 0, head),
+                                               a.max_seqlen - at - S::M + j, 2 * a.max_seqlen - 1);
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::THREADS)
+    rel_forward_kernel(const rel_problem a, const att_target to, float *lse)
+{
+    typedef typename S::P P;
+    typedef att_shape<P, S::D> Shape;
+    enum { N = S::N };
+    SHARED(char, sh);
+    char *const q_tile = sh, *const k_tile = q_tile + S::M * S::ROW;
+    char *const v_tile = k_tile + N * S::ROW, *const p_tile = v_tile + N * S::ROW;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float *const band = (float *)(sh + S::BANDS_AT) + warp * S::BAND;
+    const int head = (int)blockIdx.y, tiles = (a.max_seqlen + S::M - 1) / S::M;
+    const rel_clip clip = rel_clip_of(a, (int)(blockIdx.x / (unsigned)tiles));
+    const int at = (int)(blockIdx.x % (unsigned)tiles) * S::M;
+    if (at >= clip.n)
+        return;
+    const char *const values = rel_head(a.value, clip.begin, head);
+    const float *const by_key = a.by_key + head * a.most_rows + clip.begin;
+    const float *const by_position = a.by_position + (int64_t)head * (2 * a.max_seqlen - 1);
+    rel_load<P, S::D, S::M, S::THREADS>(q_tile, a.q, rel_head(a.q, clip.begin, head), at, clip.n);
+    load_keys<S>(k_tile, p_tile, a, clip, head, at, 0);
+    cp_async_commit();
+
+    const int skip = S::M - 16 - warp * 16; /* rows of the tile of p before the warp's band */
+    const att_lane q_lane = att_lane_tall<Shape>(shared_addr(q_tile + warp * 16 * S::ROW));
+    const att_lane k_lane = att_lane_wide<Shape>(shared_addr(k_tile));
+    const att_lane p_lane = att_lane_wide<Shape>(shared_addr(p_tile + skip * S::ROW));
+    const typename att_across<P, S::D>::type v_lane = att_across<P, S::D>::of(v_tile);
+    float o[1][S::D / 8][4] = {}, max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+#pragma unroll 1
+    for (int j = 0; j < clip.n; j += N) {
+        cp_async_wait<0>();
+        __syncthreads(); /* keys and positions are there, and nobody reads the last values */
+        rel_load<P, S::D, N, S::THREADS>(v_tile, a.value, values, j, clip.n);
+        cp_async_commit();
+        float s[1][N / 8][4] = {};
+        {
+            float positions[1][N / 8 + 2][4] = {};
+            att_times_rows<P, S::D>(positions, att_anew(q_lane), att_anew(p_lane));
+            rel_put_band<N>(band, positions[0], by_position, a.max_seqlen - at - S::M + j + skip,
+                            2 * a.max_seqlen - 1);
+        }
+        att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
+        rel_add_band<N, REL_KEYS>(s[0], band);
+        rel_add_columns(s[0], by_key, j, clip.n);
+        cp_async_wait<0>();
+        __syncthreads(); /* values are there, and nobody reads keys any more */
+        if (j + N < clip.n)
+            load_keys<S>(k_tile, p_tile, a, clip, head, at, j + N);
+        cp_async_commit();
+        float off[2], keep[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            raise(s[0], h, a.scale_log2, max[h], off[h], keep[h]);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            soften(s[0], o[0], h, a.scale_log2, off[h], keep[h], sum[h]);
+        att_times_columns<P, S::D>(o, s, att_anew(v_lane));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        sum[h] += shfl_xor(sum[h], 1);
+        sum[h] += shfl_xor(sum[h], 2);
+        const int i = at + warp * 16 + h * 8 + lane / 4;
+        if (i >= clip.n)
+            continue;
+#pragma unroll
+        for (int n = 0; n < S::D / 8; n++)
+            att_put(to, clip.begin + i, head, a.dim, n * 8 + lane % 4 * 2, o[0][n][2 * h] / sum[h],
+                    o[0][n][2 * h + 1] / sum[h]);
+        if (lse && lane % 4 == 0)
+            lse[(clip.begin + i) * a.n_heads + head] = max[h] * a.scale + logf(sum[h]);
+    }
+}
+
+template <class P, int D, int WARPS, int N>
+static void forward_run(struct s2s_queue *queue, const struct rel_problem &a,
+                        const struct att_target &o, float *lse)
+{
+    typedef rel_forward_shape<P, D, WARPS, N> S;
+    const int64_t tiles = cuda_ceil_div(a.max_seqlen, S::M);
+    const dim3 grid((unsigned)(a.n_seqs * tiles), (unsigned)a.n_heads);
+    LAUNCH(queue, rel_forward_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, a, o, lse);
+}
+
+/* ---- products with a bias ---- */
+
+enum { DOT_THREADS = 256, DOT_LANES = 8 };
+
+struct dots {
+    struct cuda_mat x, y;
+    const int32_t *end; /* rows there are; NULL: all */
+    float *out;
+    int64_t rows;
+    int n_heads, dim;
+};
+
+__global__ void __launch_bounds__(DOT_THREADS) dots_kernel(const dots a)
+{
+    const int64_t i = (int64_t)blockIdx.x * (DOT_THREADS / DOT_LANES) + threadIdx.x / DOT_LANES;
+    const int64_t row = i / a.n_heads, rows = a.end && *a.end < a.rows ? *a.end : a.rows;
+    const int head = (int)(i - row * a.n_heads), lane = (int)threadIdx.x % DOT_LANES;
+    float sum = 0;
+    for (int c = lane; row < rows && c < a.dim; c += DOT_LANES)
+        sum += cuda_get(a.x, row, (int64_t)head * a.dim + c) *
+               cuda_get(a.y, row, (int64_t)head * a.dim + c);
+#pragma unroll
+    for (int by = DOT_LANES / 2; by > 0; by /= 2)
+        sum += shfl_xor(sum, by);
+    if (row < rows && lane == 0)
+        a.out[head * a.rows + row] = sum;
+}
+
+void rel_dots(struct s2s_queue *queue, const struct rel_problem *a, const struct cuda_mat &x,
+              const struct cuda_mat &y, int64_t rows, const int32_t *cu, float *out)
+{
+    const struct dots d = {x, y, cu ? cu + a->n_seqs : NULL, out, rows, a->n_heads, a->dim};
+    const int64_t blocks = cuda_ceil_div(rows * a->n_heads, DOT_THREADS / DOT_LANES);
+    LAUNCH(queue, dots_kernel, (unsigned)blocks, DOT_THREADS, 0, d);
+}
+
+static int64_t bias_floats(const struct s2s_k_relattention *f)
+{
+    return f->n_heads * (f->n_seqs * f->max_seqlen + 2 * f->max_seqlen);
+}
+
+size_t rel_bias_bytes(const struct s2s_k_relattention *args)
+{
+    return (size_t)cuda_ceil_div(bias_floats(args), 4) * 16;
+}
+
+void rel_bias(struct s2s_queue *queue, const struct s2s_k_relattention *args, struct rel_problem *a,
+              char **workspace)
+{
+    float *const by_key = (float *)*workspace, *const by_position =
+                                                   by_key + a->n_heads * a->most_rows;
+    const struct cuda_mat u = {(char *)args->u, 0, false}, v = {(char *)args->v, 0, false};
+    rel_dots(queue, a, cuda_mat(&args->k), u, a->most_rows, args->cu, by_key);
+    rel_dots(queue, a, cuda_mat(&args->p), v, 2 * args->max_seqlen - 1, NULL, by_position);
+    a->by_key = by_key;
+    a->by_position = by_position;
+    *workspace += rel_bias_bytes(args);
+}
+
+/* ---- the entry ---- */
+
+struct rel_problem rel_problem_of(const struct s2s_k_relattention *args)
+{
+    struct rel_problem a = {};
+    if (!(args->scale > 0))
+        S2S_BUG("attention with positions: a scale of %g", (double)args->scale);
+    a.q = att_source_of(&args->q, args->dim);
+    a.k = att_source_of(&args->k, args->dim);
+    a.value = att_source_of(&args->value, args->dim);
+    a.p = att_source_of(&args->p, args->dim);
+    a.cu = args->cu;
+    a.most_rows = args->n_seqs * args->max_seqlen;
+    a.n_seqs = (int)args->n_seqs;
+    a.n_heads = (int)args->n_heads;
+    a.dim = (int)args->dim;
+    a.max_seqlen = (int)args->max_seqlen;
+    a.scale = args->scale;
+    a.scale_log2 = args->scale * att_log2e;
     return a;
 }
 
-/* What a row of the grid is: rows are counted clip by clip, max_seqlen each. */
-struct place {
-    int64_t begin, n, i; /* its first row and number of rows; the row inside of it */
-};
-
-static __device__ __forceinline__ struct place place_of(const struct problem &a, int64_t at)
+int rel_width(int64_t dim)
 {
-    const int64_t seq = at / a.max_seqlen;
-    const struct place here = {a.cu[seq], a.cu[seq + 1] - a.cu[seq], at - seq * a.max_seqlen};
-    return here;
+    if (dim > 256)
+        S2S_BUG("attention with positions: heads of %lld are wider than 256", (long long)dim);
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
-/* scale ((q_i + u) k_j + (q_i + v) p_{i-j}); qu and qv are scaled already */
-template <int N>
-static __device__ __forceinline__ float score_of(const struct problem &a, const struct place &at,
-                                                 int64_t col, int64_t j, const float *qu,
-                                                 const float *qv)
+bool rel_is_bf16(const struct s2s_k_relattention *args, enum s2s_dtype more)
 {
-    const int64_t row_p = a.max_seqlen - 1 - at.i + j;
-    float sum = 0, k[N], p[N];
-    for (int64_t d = 0; d < a.dim; d += N) {
-        cuda_load(k, a.k, at.begin + j, col + d);
-        cuda_load(p, a.p, row_p, col + d);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            sum += qu[d + e] * k[e] + qv[d + e] * p[e];
-    }
-    return sum;
-}
-
-static __device__ __forceinline__ void load_query(const struct problem &a, const struct place &at,
-                                                  int64_t col, float *qu, float *qv)
-{
-    for (int64_t d = threadIdx.x; d < a.dim; d += THREADS) {
-        const float q = cuda_get(a.q, at.begin + at.i, col + d);
-        qu[d] = a.scale * (q + a.u[col + d]);
-        qv[d] = a.scale * (q + a.v[col + d]);
-    }
-    __syncthreads();
-}
-
-static __device__ __forceinline__ float block_max(float x, float *room)
-{
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        x = fmaxf(x, shfl_xor(x, step));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = room[0];
-    for (int i = 1; i < THREADS / 32; i++)
-        x = fmaxf(x, room[i]);
-    return x;
-}
-
-/* ---- forward ---- */
-
-template <int N> __global__ void relattention_kernel(struct problem a)
-{
-    SHARED(float, room); /* [32], then q + u, q + v, scores, parts of o */
-    float *qu = room + 32, *qv = qu + a.dim, *s = qv + a.dim;
-    const struct place at = place_of(a, blockIdx.x);
-    const int64_t head = blockIdx.y, col = head * a.dim;
-    if (at.i >= at.n)
-        return;
-    load_query(a, at, col, qu, qv);
-    float max = -INFINITY, sum = 0;
-    for (int64_t j = threadIdx.x; j < at.n; j += THREADS) {
-        s[j] = score_of<N>(a, at, col, j, qu, qv);
-        max = fmaxf(max, s[j]);
-    }
-    max = block_max(max, room);
-    for (int64_t j = threadIdx.x; j < at.n; j += THREADS) {
-        s[j] = expf(s[j] - max);
-        sum += s[j];
-    }
-    sum = cuda_block_sum(sum, room);
-    __syncthreads();
-    for (int64_t d = threadIdx.x; d < a.dim; d += THREADS) {
-        float o = 0;
-        for (int64_t j = 0; j < at.n; j++)
-            o += s[j] * cuda_get(a.value, at.begin + j, col + d);
-        cuda_put(a.o, at.begin + at.i, col + d, o / sum);
-    }
-    if (a.lse && threadIdx.x == 0)
-        a.lse[(at.begin + at.i) * a.n_heads + head] = max + logf(sum);
-}
-
-static bool is_wide(const struct s2s_k_relattention *f)
-{
-    return cuda_is_wide(&f->k, f->dim) && cuda_is_wide(&f->p, f->dim) &&
-           cuda_is_wide(&f->value, f->dim);
-}
-
-static size_t shared_bytes(const struct s2s_k_relattention *f, int rows)
-{
-    return (size_t)(32 + 2 * f->dim + rows * f->max_seqlen) * sizeof(float);
+    const enum s2s_dtype type = args->q.dtype;
+    if (args->k.dtype != type || args->value.dtype != type || args->p.dtype != type || more != type)
+        S2S_BUG("attention with positions: q, k, value, p and dO are of several element types");
+    return type == S2S_BF16;
 }
 
 size_t cuda_relattention_workspace(const struct s2s_queue *queue,
                                    const struct s2s_k_relattention *args)
 {
-    return 0;
+    return rel_bias_bytes(args);
 }
 
 void cuda_relattention(struct s2s_queue *queue, const struct s2s_k_relattention *args)
 {
-    const struct problem a = problem_of(args);
-    const dim3 grid((unsigned)(a.n_seqs * a.max_seqlen), (unsigned)a.n_heads);
-    if (is_wide(args))
-        LAUNCH(queue, relattention_kernel<CUDA_WIDE>, grid, THREADS, shared_bytes(args, 1), a);
-    else
-        LAUNCH(queue, relattention_kernel<1>, grid, THREADS, shared_bytes(args, 1), a);
-}
-
-/* ---- backward ---- */
-
-/* P and dS of a query are max_seqlen numbers each; [rows, n_heads]. */
-struct pairs {
-    float *p, *ds;
-};
-
-static __device__ __forceinline__ const float *pair_row(const float *pairs, const struct problem &a,
-                                                        int64_t row, int64_t head)
-{
-    return pairs + (row * a.n_heads + head) * a.max_seqlen;
-}
-
-template <int N> __global__ void relattention_pairs(struct problem a, struct pairs out)
-{
-    SHARED(float, room); /* [32], then q + u, q + v, dO */
-    float *qu = room + 32, *qv = qu + a.dim, *d_o = qv + a.dim;
-    const struct place at = place_of(a, blockIdx.x);
-    const int64_t head = blockIdx.y, col = head * a.dim, row = at.begin + at.i;
-    if (at.i >= at.n)
+    struct rel_problem a = rel_problem_of(args);
+    const struct att_target o = att_target_of(&args->o, args->dim, false);
+    const bool bf16 = rel_is_bf16(args, args->q.dtype);
+    char *workspace = (char *)args->workspace;
+    if (a.most_rows == 0 || a.n_heads == 0)
         return;
-    for (int64_t d = threadIdx.x; d < a.dim; d += THREADS)
-        d_o[d] = cuda_get(a.d_o, row, col + d);
-    load_query(a, at, col, qu, qv);
-    float *p = (float *)pair_row(out.p, a, row, head),
-          *ds = (float *)pair_row(out.ds, a, row, head);
-    const float lse = a.lse[row * a.n_heads + head];
-    float sum = 0, delta = 0, value[N];
-    for (int64_t j = threadIdx.x; j < at.n; j += THREADS) {
-        float dp = 0;
-        for (int64_t d = 0; d < a.dim; d += N) {
-            cuda_load(value, a.value, at.begin + j, col + d);
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                dp += d_o[d + e] * value[e];
-        }
-        p[j] = expf(score_of<N>(a, at, col, j, qu, qv) - lse);
-        ds[j] = dp;
-        sum += p[j];
-        delta += p[j] * dp;
+    rel_bias(queue, args, &a, &workspace);
+    switch (rel_width(args->dim)) {
+    case 64:
+        return bf16 ? forward_run<att_bf16, 64, 4, 64>(queue, a, o, args->lse)
+                    : forward_run<att_f32, 64, 4, 32>(queue, a, o, args->lse);
+    case 128:
+        return bf16 ? forward_run<att_bf16, 128, 4, 32>(queue, a, o, args->lse)
+                    : forward_run<att_f32, 128, 2, 16>(queue, a, o, args->lse);
+    case 256:
+        return bf16 ? forward_run<att_bf16, 256, 2, 16>(queue, a, o, args->lse)
+                    : forward_run<att_f32, 256, 1, 16>(queue, a, o, args->lse);
     }
-    /* the row's own sums, so that roundings of lse and dP do not stay in dS */
-    sum = cuda_block_sum(sum, room);
-    delta = cuda_block_sum(delta, room) / sum;
-    for (int64_t j = threadIdx.x; j < at.n; j += THREADS) {
-        p[j] /= sum;
-        ds[j] = p[j] * (ds[j] - delta);
-    }
-}
-
-/* dq, and its two parts: through the keys, through the positions. Rows of the grid, of which those
- * past a clip's end are zero. */
-struct query_gradients {
-    struct problem a;
-    const float *ds;
-    struct cuda_mat dq;
-    float *by_key, *by_position; /* [n_seqs * max_seqlen, n_heads * dim] */
-    bool accumulate;
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        const struct place here = place_of(a, row);
-        const int64_t out = row * a.n_heads * a.dim + col;
-        float keys = 0, positions = 0;
-        if (here.i < here.n) {
-            const float *s = pair_row(ds, a, here.begin + here.i, col / a.dim);
-            const int64_t first = a.max_seqlen - 1 - here.i;
-            for (int64_t j = 0; j < here.n; j++) {
-                keys += s[j] * cuda_get(a.k, here.begin + j, col);
-                positions += s[j] * cuda_get(a.p, first + j, col);
-            }
-            const float sum[1] = {a.scale * (keys + positions)};
-            if (dq.data)
-                cuda_update(dq, here.begin + here.i, col, sum, accumulate);
-        }
-        by_key[out] = a.scale * keys;
-        by_position[out] = a.scale * positions;
-    }
-};
-
-struct key_gradients {
-    struct problem a;
-    struct pairs pairs;
-    struct cuda_mat dk, dvalue;
-    bool accumulate_dk, accumulate_dvalue;
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        const struct place here = place_of(a, row);
-        const int64_t head = col / a.dim, j = here.i;
-        float key[1] = {0}, value[1] = {0};
-        if (j >= here.n)
-            return;
-        for (int64_t i = here.begin; i < here.begin + here.n; i++) {
-            key[0] += pair_row(pairs.ds, a, i, head)[j] * (cuda_get(a.q, i, col) + a.u[col]);
-            value[0] += pair_row(pairs.p, a, i, head)[j] * cuda_get(a.d_o, i, col);
-        }
-        key[0] *= a.scale;
-        if (dk.data)
-            cuda_update(dk, here.begin + j, col, key, accumulate_dk);
-        if (dvalue.data)
-            cuda_update(dvalue, here.begin + j, col, value, accumulate_dvalue);
-    }
-};
-
-/* Clips are shared out among parts, which are added in order. */
-enum { MAX_PARTS = 16 };
-
-struct position_gradients {
-    struct problem a;
-    const float *ds;
-    float *parts; /* [n_parts, 2 max_seqlen - 1, n_heads * dim] */
-    int64_t n_parts;
-    /* row: part, then row of the table */
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        const int64_t rows = 2 * a.max_seqlen - 1, part = row / rows;
-        const int64_t apart = row - part * rows - (a.max_seqlen - 1),
-                      head = col / a.dim; /* j - i */
-        float sum = 0;
-        for (int64_t s = part * a.n_seqs / n_parts; s < (part + 1) * a.n_seqs / n_parts; s++) {
-            const int64_t begin = a.cu[s], n = a.cu[s + 1] - begin;
-            const int64_t first = apart < 0 ? -apart : 0, last = apart > 0 ? n - apart : n;
-            for (int64_t i = first; i < last; i++)
-                sum += pair_row(ds, a, begin + i, head)[i + apart] *
-                       (cuda_get(a.q, begin + i, col) + a.v[col]);
-        }
-        parts[row * a.n_heads * a.dim + col] = a.scale * sum;
-    }
-};
-
-struct store_sum {
-    const float *sum;
-    struct cuda_mat to;
-    int64_t cols;
-    bool accumulate;
-    template <int N> __device__ void at(int64_t row, int64_t col) const
-    {
-        const float x[1] = {sum[row * cols + col]};
-        cuda_update(to, row, col, x, accumulate);
-    }
-};
-
-struct float_rows {
-    enum { SUMS = 1 };
-    const float *x;
-    int64_t cols;
-    template <int N> __device__ void at(int64_t row, int64_t col, float (&out)[1][N]) const
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            out[0][i] = x[row * cols + col + i];
-    }
-};
-
-/* The workspace: P, dS, the parts of dq, parts of sums over rows, parts of dp and their sum. */
-struct room {
-    int64_t pairs, queries, rows, positions; /* floats of one of each */
-    int64_t n_parts;
-};
-
-static int64_t most_rows(const struct s2s_k_relattention *f)
-{
-    return f->n_seqs * f->max_seqlen;
-}
-
-static struct room room_of(const struct s2s_k_relattention *f)
-{
-    const int64_t width = f->n_heads * f->dim, n = most_rows(f);
-    const struct room r = {n * f->n_heads * f->max_seqlen, n * width, cuda_column_parts(n) * width,
-                           (2 * f->max_seqlen - 1) * width,
-                           f->n_seqs < MAX_PARTS ? f->n_seqs : (int64_t)MAX_PARTS};
-    return r;
-}
-
-size_t cuda_relattention_backward_workspace(const struct s2s_queue *queue,
-                                            const struct s2s_k_relattention_backward *args)
-{
-    const struct room r = room_of(&args->forward);
-    if (args->forward.max_seqlen == 0)
-        return 0;
-    return (size_t)(2 * r.pairs + 2 * r.queries + r.rows + (r.n_parts + 1) * r.positions) *
-           sizeof(float);
-}
-
-static void sum_rows(struct s2s_queue *queue, const float *x, int64_t rows, int64_t cols,
-                     float *parts, float *out)
-{
-    const struct float_rows map = {x, cols};
-    cuda_columns(queue, map, parts, rows, cols, false);
-    cuda_add_parts(queue, out, parts, cuda_column_parts(rows), cols, cols, true);
-}
-
-void cuda_relattention_backward(struct s2s_queue *queue,
-                                const struct s2s_k_relattention_backward *args)
-{
-    const struct s2s_k_relattention *f = &args->forward;
-    const int64_t width = f->n_heads * f->dim, n = most_rows(f);
-    struct problem a = problem_of(f);
-    if (n == 0)
-        return;
-    const struct room r = room_of(f);
-    float *at = (float *)args->workspace;
-    const struct pairs pairs = {at, at + r.pairs};
-    float *by_key = at + 2 * r.pairs, *by_position = by_key + r.queries;
-    float *rows = by_position + r.queries, *positions = rows + r.rows;
-    a.d_o = cuda_mat(&args->d_o);
-    const dim3 grid((unsigned)most_rows(f), (unsigned)a.n_heads);
-    const size_t bytes = (size_t)(32 + 3 * f->dim) * sizeof(float);
-    if (is_wide(f))
-        LAUNCH(queue, relattention_pairs<CUDA_WIDE>, grid, THREADS, bytes, a, pairs);
-    else
-        LAUNCH(queue, relattention_pairs<1>, grid, THREADS, bytes, a, pairs);
-    const struct query_gradients queries = {a,      pairs.ds,    cuda_mat(&args->dq),
-                                            by_key, by_position, args->accumulate_dq};
-    cuda_map(queue, queries, n, width, false);
-    if (args->du)
-        sum_rows(queue, by_key, n, width, rows, args->du);
-    if (args->dv)
-        sum_rows(queue, by_position, n, width, rows, args->dv);
-    const struct key_gradients keys = {a,
-                                       pairs,
-                                       cuda_mat(&args->dk),
-                                       cuda_mat(&args->dvalue),
-                                       args->accumulate_dk,
-                                       args->accumulate_dvalue};
-    if (args->dk.data || args->dvalue.data)
-        cuda_map(queue, keys, n, width, false);
-    if (!args->dp.data)
-        return;
-    const struct position_gradients dp = {a, pairs.ds, positions + r.positions, r.n_parts};
-    const struct store_sum to = {positions, cuda_mat(&args->dp), width, args->accumulate_dp};
-    cuda_map(queue, dp, r.n_parts * (2 * f->max_seqlen - 1), width, false);
-    cuda_add_parts(queue, positions, positions + r.positions, r.n_parts, r.positions, r.positions,
-                   false);
-    cuda_map(queue, to, 2 * f->max_seqlen - 1, width, false);
 }

@@ -21,14 +21,10 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model.h"
 #include "lib/optim/optim.h"
+#include "tests/bench/fastconformer.h"
 #include "tests/bench/product.h"
 
-enum { N_MELS = 80, MAX_CLIPS = 256, STEP_SECONDS = 80 };
-
-static const char config[] =
-    "{\"model_type\": \"parakeet_encoder\", \"hidden_size\": 256, \"num_hidden_layers\": 16, "
-    "\"num_attention_heads\": 4, \"intermediate_size\": 1024, \"conv_kernel_size\": 9, "
-    "\"subsampling_conv_channels\": 256, \"num_mel_bins\": 80}";
+enum { MAX_CLIPS = 256, STEP_SECONDS = 80 };
 
 struct bench {
     struct s2s_device *device;
@@ -70,24 +66,6 @@ static void draw(struct s2s_batch *batch, struct bench *b, bool fixed, uint64_t 
                                 .target = b->target};
 }
 
-/* Multiplications and additions of a step that the mathematics asks for: three times those of the
- * forward pass. */
-static double step_flops(const struct s2s_batch *batch)
-{
-    const double d = 256, c = 256;
-    double flops = 0;
-    const struct s2s_media *clips = &batch->media[0];
-    for (int64_t k = 0; k < clips->n; k++) {
-        double mel = (double)(clips->cu[k + 1] - clips->cu[k]), t = mel / 8;
-        flops += mel / 2 * 40 * c * 18 + mel / 4 * 20 * c * (18 + 2 * c) +
-                 t * 10 * c * (18 + 2 * c) + 2 * t * 10 * c * d;
-        /* feed-forward, projections, pointwise and depthwise convolution; scores and values */
-        flops += 16 * (t * (2 * d * (4 * 1024 + 4 * d + 3 * d) + 18 * d) + 8 * t * t * d);
-        flops += 16 * 2 * 2 * t * d * d; /* projected positions */
-    }
-    return 3 * flops;
-}
-
 static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
@@ -109,7 +87,8 @@ static int step(struct bench *b, const struct s2s_batch *batch, struct s2s_error
 static int open_model(struct bench *b, struct s2s_error *err)
 {
     struct s2s_conf *conf = NULL;
-    int rc = s2s_conf_parse(&conf, config, strlen(config), "encoder", S2S_CONF_JSON, err);
+    int rc = s2s_conf_parse(&conf, encoder_config, strlen(encoder_config), "encoder", S2S_CONF_JSON,
+                            err);
     if (rc < 0)
         return rc;
     struct s2s_model_options options = {.conf = conf};
@@ -146,7 +125,7 @@ static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
         if (i < 0) /* fresh memory */
             continue;
         rates[i] = s / t;
-        flops += step_flops(&batch);
+        flops += encoder_flops(b->cu, batch.media[0].n);
         seconds += t;
         cpu += cpu_s() - cpu_start;
         sound += s;

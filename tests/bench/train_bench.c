@@ -3,10 +3,11 @@
  * utterances: real tokens a second, and the share of this machine's own product speed in the same
  * precision, measured in the same run.
  *
- *   train_bench [SHAPE] [STEPS] [PRECISION]     SHAPE is llama50, llama125 or nemotron53 (a hybrid
- *                                               of Mamba2, attention and MLPs), PRECISION fp32 or
- *                                               bf16-mixed (default: llama50 and nemotron53, each
- *                                               in both)
+ *   train_bench [SHAPE] [STEPS] [PRECISION]     SHAPE is llama50, llama125, nemotron53 (a hybrid
+ *                                               of Mamba2, attention and MLPs) or salm77 (llama50
+ *                                               behind a FastConformer, which hears the clips),
+ *                                               PRECISION fp32 or bf16-mixed (default: all but
+ *                                               llama125, each in both)
  *   mpirun -n 2 train_bench ..      data parallelism: tokens of all ranks, the rest of the first
  *
  * Lengths are those of speech data: half a second to 30 s at 12.5 frames a second, and the text.
@@ -23,8 +24,11 @@
 
 #include "lib/base/base.h"
 #include "lib/base/rng.h"
+#include "lib/conf/conf.h"
 #include "lib/model/model.h"
+#include "lib/model/salm.h"
 #include "lib/train/step.h"
+#include "tests/bench/fastconformer.h"
 #include "tests/bench/product.h"
 
 enum { VOCAB = 32000 };
@@ -33,9 +37,11 @@ static const struct shape {
     const char *name;
     int width, layers, heads, inner, tokens;
     const char *mixers; /* of a NemotronH: a letter a layer; NULL: a Llama */
-} shapes[] = {{"llama50", 512, 10, 8, 1536, 2048, NULL},
-              {"llama125", 768, 12, 12, 2560, 900, NULL},
-              {"nemotron53", 512, 11, 8, 2048, 2048, "M-M-M*-M-M-"}};
+    bool hears;
+} shapes[] = {{"llama50", 512, 10, 8, 1536, 2048, NULL, false},
+              {"llama125", 768, 12, 12, 2560, 900, NULL, false},
+              {"nemotron53", 512, 11, 8, 2048, 2048, "M-M-M*-M-M-", false},
+              {"salm77", 512, 10, 8, 1536, 2048, NULL, true}};
 
 /* Of its Mamba2 layers. */
 enum { MAMBA_HEADS = 16, MAMBA_DIM = 64, MAMBA_GROUPS = 2, MAMBA_STATE = 64, MAMBA_KERNEL = 4 };
@@ -58,24 +64,38 @@ static double duration_s(uint64_t i)
     return d < .5 ? .5 : (d > 30 ? 30 : d);
 }
 
-/* Utterances until the next would not fit; fills cu. Gives their number. */
-static int64_t draw(int32_t *cu, int64_t max_tokens, uint64_t *at)
+/* The packs of a step in host memory; hears: clips too, of which the first slots are. */
+struct pack {
+    const struct s2s_model *encoder; /* NULL: none, and frames are slots like others */
+    int32_t *ids, *labels, *positions, *cu, *slots, *rows, *slot_of_row;
+    int64_t *mel;
+    float *sound;
+};
+
+static int64_t frames_of(const struct pack *p, double seconds)
+{
+    const int64_t frames = (int64_t)ceil(seconds * 12.5);
+    return p->encoder ? s2s_model_frames(p->encoder, (int64_t)ceil(100 * seconds)) : frames;
+}
+
+/* Utterances until the next would not fit. Gives their number. */
+static int64_t draw(struct pack *p, int64_t max_tokens, uint64_t *at)
 {
     int64_t n = 0;
-    for (cu[0] = 0;; n++) {
+    for (p->cu[0] = 0, p->mel[0] = 0;; n++) {
         double d = duration_s(*at);
-        int64_t len = (int64_t)(ceil(d * 12.5) +
-                                ceil(d * 3.6 * (.7 + .6 * s2s_rng_uniform_f64(3, *at))) + 16);
-        if (cu[n] + len > max_tokens)
+        const int64_t frames = frames_of(p, d);
+        int64_t len =
+            frames + (int64_t)ceil(d * 3.6 * (.7 + .6 * s2s_rng_uniform_f64(3, *at))) + 16;
+        if (p->cu[n] + len > max_tokens)
             return n;
-        cu[n + 1] = (int32_t)(cu[n] + len);
+        p->slots[n] = p->cu[n];
+        p->rows[n] = (int32_t)frames;
+        p->mel[n + 1] = p->mel[n] + (int64_t)ceil(100 * d);
+        p->cu[n + 1] = (int32_t)(p->cu[n] + len);
         ++*at;
     }
 }
-
-struct pack {
-    int32_t *ids, *labels, *positions, *cu;
-};
 
 static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64_t *at)
 {
@@ -83,7 +103,7 @@ static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64
                             .labels = p->labels,
                             .position_ids = p->positions,
                             .cu_seqlens = p->cu};
-    b->n_seqs = draw(p->cu, max_tokens, at);
+    b->n_seqs = draw(p, max_tokens, at);
     b->n_tokens = p->cu[b->n_seqs];
     for (int64_t s = 0; s < b->n_seqs; s++)
         for (int64_t i = p->cu[s]; i < p->cu[s + 1]; i++) {
@@ -95,6 +115,40 @@ static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64
             if (p->cu[s + 1] - p->cu[s] > b->max_seqlen)
                 b->max_seqlen = p->cu[s + 1] - p->cu[s];
         }
+    if (!p->encoder)
+        return;
+    s2s_media_slots(p->slot_of_row, p->slots, p->rows, b->n_seqs);
+    b->n_media = 1;
+    b->media[0] = (struct s2s_media){.kind = S2S_MEDIA_AUDIO,
+                                     .n = b->n_seqs,
+                                     .rows = p->rows,
+                                     .slot_of_row = p->slot_of_row,
+                                     .data = p->sound,
+                                     .cu = p->mel,
+                                     .width = N_MELS};
+}
+
+/* A slot is 80 ms of sound or less. */
+static void new_pack(struct pack *p, const struct shape *s)
+{
+    const size_t n = (size_t)s->tokens + 1, mel = s->hears ? 9 * n : 1;
+    int32_t **const arrays[] = {&p->ids,   &p->labels, &p->positions,  &p->cu,
+                                &p->slots, &p->rows,   &p->slot_of_row};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        *arrays[i] = s2s_xcalloc(n, sizeof **arrays[i]);
+    p->mel = s2s_xcalloc(n, sizeof *p->mel);
+    p->sound = s2s_xcalloc(mel * N_MELS, sizeof *p->sound);
+    s2s_rng_fill_normal(p->sound, mel * N_MELS, 3, 0, 0, 1);
+}
+
+static void free_pack(struct pack *p)
+{
+    int32_t *const arrays[] = {p->ids,   p->labels, p->positions,  p->cu,
+                               p->slots, p->rows,   p->slot_of_row};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    free(p->mel);
+    free(p->sound);
 }
 
 static int count(const char *mixers, char letter)
@@ -124,6 +178,9 @@ static double step_flops(const struct shape *s, const struct s2s_batch *b)
     }
     double flops = (6 * weights + 12 * states) * (double)b->n_tokens +
                    6.0 * VOCAB * width * (double)s2s_batch_n_labels(b);
+    if (b->n_media)
+        flops += encoder_flops(b->media[0].cu, b->media[0].n) +
+                 6.0 * ENCODER_WIDTH * width * (double)s2s_media_n_rows(&b->media[0]);
     for (int64_t i = 0; i < b->n_seqs; i++) {
         double len = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
         flops += 12.0 * n_attention * width * len * len / 2;
@@ -159,6 +216,24 @@ static int step(struct bench *b, const struct s2s_batch *batch, double *tokens,
     return rc;
 }
 
+/* The decoder of a shape, and what hears before it. */
+static int build(struct bench *b, const struct shape *s, const char *llm, struct s2s_error *err)
+{
+    struct s2s_conf *conf = NULL;
+    if (!s->hears) {
+        const struct s2s_model_options options = {.config = llm};
+        return s2s_model_open(&b->model, b->device, NULL, NULL, &options, err);
+    }
+    int rc = s2s_conf_parse(&conf, encoder_config, strlen(encoder_config), "encoder", S2S_CONF_JSON,
+                            err);
+    if (rc < 0)
+        return rc;
+    const struct s2s_salm_parts parts = {.encoder.conf = conf, .llm.config = llm};
+    rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
+    s2s_conf_free(conf);
+    return rc;
+}
+
 static int open_model(struct bench *b, const struct shape *s, struct s2s_error *err)
 {
     char path[] = "/tmp/train_bench.XXXXXX.json";
@@ -179,8 +254,7 @@ static int open_model(struct bench *b, const struct shape *s, struct s2s_error *
     else
         dprintf(fd, "\"model_type\": \"llama\", \"tie_word_embeddings\": true}");
     close(fd);
-    struct s2s_model_options options = {.config = path};
-    int rc = s2s_model_open(&b->model, b->device, NULL, NULL, &options, err);
+    int rc = build(b, s, path, err);
     unlink(path);
     if (rc < 0)
         return rc;
@@ -206,9 +280,8 @@ static int run(const struct shape *s, int n_steps, enum s2s_dtype dtype, struct 
 {
     struct bench b = {0};
     struct s2s_batch batch;
-    size_t n = (size_t)s->tokens;
-    struct pack pack = {s2s_xcalloc(n, 4), s2s_xcalloc(n, 4), s2s_xcalloc(n, 4),
-                        s2s_xcalloc(n + 1, 4)};
+    struct pack pack = {.encoder = NULL};
+    new_pack(&pack, s);
     double *rates = s2s_xcalloc((size_t)n_steps, sizeof *rates);
     double flops = 0, wall = 0, cpu = 0, tokens = 0;
     int rc = s2s_mesh_open(&b.mesh, NULL, err);
@@ -218,6 +291,7 @@ static int run(const struct shape *s, int n_steps, enum s2s_dtype dtype, struct 
     if ((rc = s2s_device_open(&b.device, "cpu", err)) < 0 ||
         (rc = s2s_device_work_in(b.device, dtype, err)) < 0 || (rc = open_model(&b, s, err)) < 0)
         goto out;
+    pack.encoder = s->hears ? s2s_salm_encoder(b.model) : NULL;
     struct speed peak = product_speed(b.device);
     for (int i = -1; i < n_steps; i++) {
         fill(&batch, &pack, s->tokens, &at);
@@ -257,10 +331,7 @@ out:
     s2s_device_close(b.device);
     s2s_mesh_close(b.mesh);
     free(rates);
-    free(pack.ids);
-    free(pack.labels);
-    free(pack.positions);
-    free(pack.cu);
+    free_pack(&pack);
     return rc;
 }
 
@@ -277,13 +348,14 @@ int main(int argc, char **argv)
     struct s2s_error err = S2S_ERROR_INIT;
     static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16};
     static const char *const precisions[] = {"fp32", "bf16-mixed"};
-    const char *wanted[] = {argc > 1 ? argv[1] : "llama50", argc > 1 ? NULL : "nemotron53"};
+    const char *wanted[] = {argc > 1 ? argv[1] : "llama50", argc > 1 ? NULL : "nemotron53",
+                            argc > 1 ? NULL : "salm77"};
     int64_t n_steps = 4;
     if (argc > 2 && s2s_parse_i64(&n_steps, argv[2], 1, 1000, &err) < 0) {
         fprintf(stderr, "train_bench: %s\n", err.text);
         return 2;
     }
-    for (int w = 0; w < 2 && wanted[w]; w++) {
+    for (int w = 0; w < 3 && wanted[w]; w++) {
         const struct shape *shape = find_shape(wanted[w]);
         if (!shape) {
             fprintf(stderr, "train_bench: no shape %s\n", wanted[w]);

@@ -1,22 +1,16 @@
-/* Merges the bytes of a word to tokens, by byte-pair encoding. */
+/* Merges the characters or bytes of a word to tokens, by byte-pair encoding. */
 #include "lib/text/text_internal.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 /*
- * Byte pair encoding: a word is its bytes' tokens; as long as two neighbours form a merge, the one
- * of lowest rank (leftmost among equals) is done. A queue of candidate merges makes that n log n;
- * an outdated candidate is known by what it would make, as in HF tokenizers' Word::merge_all. Real
- * text repeats its words, so each thread keeps the ids of those it has seen.
+ * Byte pair encoding: a word is its characters' tokens (or, where ByteLevel made it, its bytes');
+ * as long as two neighbours form a merge, the one of lowest rank (leftmost among equals) is done. A
+ * queue of candidate merges makes that n log n; an outdated candidate is known by what it would
+ * make, as in HF tokenizers' Word::merge_all.
+ *
+ * Where no pre-tokenizer cuts, as with sentencepiece's models, a word is a whole text. A border of
+ * two characters that no merge has in its middle is never crossed, so the parts between such
+ * borders are merged alone: short, and known by heart after a while.
  */
-
-struct word {
-    uint64_t hash; /* 0: free */
-    size_t offset; /* of its bytes in text_bpe.bytes */
-    uint32_t len;
-    int32_t id;
-};
 
 struct merge {
     uint64_t pair; /* left << 32 | right; EMPTY: free */
@@ -24,41 +18,74 @@ struct merge {
 };
 
 static const uint64_t EMPTY = UINT64_MAX;
+enum { N_LOW = 0x10000, PART_MIN = 24 };
 
 struct text_bpe {
-    bool ignore_merges, fuse_unk;
-    int32_t unk;           /* for bytes without a token; -1: they vanish */
-    int32_t byte_ids[256]; /* -1: none */
-    struct word *words;    /* open addressing, n_slots a power of two, at most half full */
-    size_t n_words, n_word_slots;
-    struct s2s_buf bytes;
+    struct text_bpe_options options;
+    const struct text_vocab *vocab;
+    int32_t unk;           /* for what has no token; -1: it vanishes; -2: it is an error */
+    int32_t byte_ids[256]; /* of bytes, or of the tokens <0x00>..<0xFF>; -1: none */
+    int32_t *low_ids;      /* [N_LOW] of characters below U+10000 */
     struct merge *merges;
     size_t n_merges, n_merge_slots;
+    uint64_t *borders; /* left << 32 | right, as merges */
+    size_t n_borders, n_border_slots;
 };
-
-static uint64_t hash_of(const char *bytes, size_t len)
-{
-    uint64_t hash = XXH3_64bits(bytes, len);
-    return hash ? hash : 1;
-}
 
 static size_t pair_slot(uint64_t pair, size_t n_slots)
 {
     return (size_t)((pair * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (n_slots - 1);
 }
 
-struct text_bpe *text_bpe_new(bool ignore_merges, int32_t unk, bool fuse_unk)
+static uint64_t pair_of(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static void find_byte_tokens(struct text_bpe *bpe)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char name[8] = {(char)byte};
+        int len = bpe->options.is_bytes ? 1 : snprintf(name, sizeof name, "<0x%02X>", byte);
+        bpe->byte_ids[byte] = text_vocab_get(bpe->vocab, name, (size_t)len);
+    }
+}
+
+/* The token of one character, -1 when there is none. */
+static int32_t character_id(const struct text_bpe *bpe, uint32_t cp, const char *bytes, size_t len)
+{
+    return cp < N_LOW ? bpe->low_ids[cp] : text_vocab_get(bpe->vocab, bytes, len);
+}
+
+static void find_character_tokens(struct text_bpe *bpe)
+{
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    bpe->low_ids = s2s_xmalloc(N_LOW * sizeof *bpe->low_ids);
+    for (uint32_t cp = 0; cp < N_LOW; cp++) {
+        s2s_buf_clear(&bytes);
+        if (cp < 0xd800 || cp > 0xdfff)
+            text_utf8_add(&bytes, cp);
+        bpe->low_ids[cp] = bytes.len ? text_vocab_get(bpe->vocab, bytes.data, bytes.len) : -1;
+    }
+    s2s_buf_release(&bytes);
+}
+
+struct text_bpe *text_bpe_new(const struct text_bpe_options *options,
+                              const struct text_vocab *vocab, int32_t unk)
 {
     struct text_bpe *bpe = s2s_xcalloc(1, sizeof *bpe);
-    bpe->ignore_merges = ignore_merges;
-    bpe->fuse_unk = fuse_unk;
+    bpe->options = *options;
+    bpe->vocab = vocab;
     bpe->unk = unk;
-    memset(bpe->byte_ids, 0xff, sizeof bpe->byte_ids);
-    bpe->n_word_slots = bpe->n_merge_slots = 1024;
-    bpe->words = s2s_xcalloc(bpe->n_word_slots, sizeof *bpe->words);
+    bpe->n_merge_slots = bpe->n_border_slots = 1024;
     bpe->merges = s2s_xcalloc(bpe->n_merge_slots, sizeof *bpe->merges);
     for (size_t i = 0; i < bpe->n_merge_slots; i++)
         bpe->merges[i].pair = EMPTY;
+    bpe->borders = s2s_xmalloc(bpe->n_border_slots * sizeof *bpe->borders);
+    memset(bpe->borders, 0xff, bpe->n_border_slots * sizeof *bpe->borders);
+    find_byte_tokens(bpe);
+    if (!options->is_bytes)
+        find_character_tokens(bpe);
     return bpe;
 }
 
@@ -66,49 +93,17 @@ void text_bpe_free(struct text_bpe *bpe)
 {
     if (!bpe)
         return;
-    free(bpe->words);
+    free(bpe->options.prefix);
+    free(bpe->options.suffix);
+    free(bpe->low_ids);
     free(bpe->merges);
-    s2s_buf_release(&bpe->bytes);
+    free(bpe->borders);
     free(bpe);
 }
 
-/* The slot of a word, or the free one where it belongs. */
-static struct word *word_slot(const struct text_bpe *bpe, uint64_t hash, const char *bytes,
-                              size_t len)
+bool text_bpe_ignores_merges(const struct text_bpe *bpe)
 {
-    size_t i = (size_t)hash & (bpe->n_word_slots - 1);
-    for (;; i = (i + 1) & (bpe->n_word_slots - 1)) {
-        struct word *word = &bpe->words[i];
-        if (word->hash == 0 || (word->hash == hash && word->len == len &&
-                                !memcmp(bpe->bytes.data + word->offset, bytes, len)))
-            return word;
-    }
-}
-
-static void grow_words(struct text_bpe *bpe)
-{
-    struct word *old = bpe->words;
-    size_t n_old = bpe->n_word_slots;
-    bpe->n_word_slots *= 2;
-    bpe->words = s2s_xcalloc(bpe->n_word_slots, sizeof *bpe->words);
-    for (size_t i = 0; i < n_old; i++)
-        if (old[i].hash)
-            *word_slot(bpe, old[i].hash, bpe->bytes.data + old[i].offset, old[i].len) = old[i];
-    free(old);
-}
-
-void text_bpe_add_word(struct text_bpe *bpe, const char *bytes, size_t len, int32_t id)
-{
-    if (len == 0)
-        return;
-    if (++bpe->n_words * 2 > bpe->n_word_slots)
-        grow_words(bpe);
-    uint64_t hash = hash_of(bytes, len);
-    struct word *word = word_slot(bpe, hash, bytes, len);
-    *word = (struct word){hash, bpe->bytes.len, (uint32_t)len, id};
-    s2s_buf_add(&bpe->bytes, bytes, len);
-    if (len == 1)
-        bpe->byte_ids[(unsigned char)bytes[0]] = id;
+    return bpe->options.ignore_merges;
 }
 
 static struct merge *merge_slot(const struct text_bpe *bpe, uint64_t pair)
@@ -133,11 +128,6 @@ static void grow_merges(struct text_bpe *bpe)
     free(old);
 }
 
-static uint64_t pair_of(int32_t left, int32_t right)
-{
-    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-}
-
 void text_bpe_add_merge(struct text_bpe *bpe, int32_t left, int32_t right, int32_t rank,
                         int32_t merged)
 {
@@ -145,6 +135,51 @@ void text_bpe_add_merge(struct text_bpe *bpe, int32_t left, int32_t right, int32
         grow_merges(bpe);
     /* a pair that comes twice counts with its last rank, as in the library's map */
     *merge_slot(bpe, pair_of(left, right)) = (struct merge){pair_of(left, right), rank, merged};
+}
+
+static uint64_t *border_slot(const struct text_bpe *bpe, uint64_t pair)
+{
+    size_t i = pair_slot(pair, bpe->n_border_slots);
+    while (bpe->borders[i] != EMPTY && bpe->borders[i] != pair)
+        i = (i + 1) & (bpe->n_border_slots - 1);
+    return &bpe->borders[i];
+}
+
+void text_bpe_add_border(struct text_bpe *bpe, uint32_t left, uint32_t right)
+{
+    uint64_t pair = (uint64_t)left << 32 | right;
+    if (*border_slot(bpe, pair) == pair)
+        return;
+    if (++bpe->n_borders * 2 > bpe->n_border_slots) {
+        uint64_t *old = bpe->borders;
+        size_t n_old = bpe->n_border_slots;
+        bpe->n_border_slots *= 2;
+        bpe->borders = s2s_xmalloc(bpe->n_border_slots * sizeof *bpe->borders);
+        memset(bpe->borders, 0xff, bpe->n_border_slots * sizeof *bpe->borders);
+        for (size_t i = 0; i < n_old; i++)
+            if (old[i] != EMPTY)
+                *border_slot(bpe, old[i]) = old[i];
+        free(old);
+    }
+    *border_slot(bpe, pair) = pair;
+}
+
+size_t text_bpe_part(const struct text_bpe *bpe, const char *piece, size_t len, size_t begin)
+{
+    if (len - begin < PART_MIN || bpe->options.is_bytes || bpe->options.prefix ||
+        bpe->options.suffix)
+        return len;
+    uint32_t before = 0;
+    bool is_token = false; /* whether the character before is one */
+    for (size_t i = begin, n; i < len; i += n) {
+        uint32_t cp = text_utf8_get(piece + i, &n);
+        bool was_token = is_token;
+        is_token = character_id(bpe, cp, piece + i, n) >= 0;
+        if (was_token && is_token && *border_slot(bpe, (uint64_t)before << 32 | cp) == EMPTY)
+            return i;
+        before = cp;
+    }
+    return len;
 }
 
 /* ---- one thread's memory ---- */
@@ -157,29 +192,17 @@ struct candidate {
     int32_t rank, at, merged;
 };
 
-enum { CACHE_SLOTS = 1 << 15, CACHE_WORD_MAX = 256, CACHE_ARENA_MAX = 8 << 20 };
-
-struct cached {
-    uint64_t hash; /* 0: free */
-    uint32_t offset;
-    uint16_t len, n_ids; /* in the arena: n_ids ids, then len bytes */
-};
-
 struct text_bpe_work {
     struct symbol *symbols;
-    size_t symbols_cap;
+    size_t n_symbols, symbols_cap;
     struct candidate *queue; /* a heap, least rank, then least place first */
     size_t n_queue, queue_cap;
-    struct cached *cache;
-    size_t n_cached;
-    struct s2s_buf arena;
+    struct s2s_buf name; /* of a character with prefix and suffix */
 };
 
 struct text_bpe_work *text_bpe_work_new(void)
 {
-    struct text_bpe_work *work = s2s_xcalloc(1, sizeof *work);
-    work->cache = s2s_xcalloc(CACHE_SLOTS, sizeof *work->cache);
-    return work;
+    return s2s_xcalloc(1, sizeof(struct text_bpe_work));
 }
 
 void text_bpe_work_free(struct text_bpe_work *work)
@@ -188,8 +211,7 @@ void text_bpe_work_free(struct text_bpe_work *work)
         return;
     free(work->symbols);
     free(work->queue);
-    free(work->cache);
-    s2s_buf_release(&work->arena);
+    s2s_buf_release(&work->name);
     free(work);
 }
 
@@ -233,37 +255,93 @@ static void offer(const struct text_bpe *bpe, struct text_bpe_work *work, int32_
         queue_push(work, (struct candidate){merge->rank, left, merge->merged});
 }
 
-/* The word's bytes as symbols; returns their number. */
-static int32_t load_symbols(const struct text_bpe *bpe, struct text_bpe_work *work,
-                            const char *word, size_t len)
+static void add_symbol(struct text_bpe_work *work, int32_t id)
 {
-    int32_t n = 0;
-    bool after_unk = false;
-    if (len > work->symbols_cap) {
-        work->symbols_cap = len < 128 ? 128 : 2 * len;
-        work->symbols = s2s_xrealloc(work->symbols, work->symbols_cap, sizeof *work->symbols);
-    }
-    for (size_t i = 0; i < len; i++) {
-        int32_t id = bpe->byte_ids[(unsigned char)word[i]];
-        bool unk = id < 0;
-        if (unk && (bpe->unk < 0 || (bpe->fuse_unk && after_unk)))
-            continue;
-        after_unk = unk;
-        work->symbols[n] = (struct symbol){unk ? bpe->unk : id, n - 1, n + 1};
-        n++;
-    }
-    if (n > 0)
-        work->symbols[n - 1].next = -1;
-    return n;
+    int32_t n = (int32_t)work->n_symbols++;
+    s2s_grow(&work->symbols, (size_t)n, &work->symbols_cap, sizeof *work->symbols);
+    work->symbols[n] = (struct symbol){id, n - 1, n + 1};
 }
 
-static void merge_word(const struct text_bpe *bpe, struct text_bpe_work *work, struct s2s_ids *ids,
-                       const char *word, size_t len)
+/* The tokens of a character's bytes, where all have one. */
+static bool add_bytes(const struct text_bpe *bpe, struct text_bpe_work *work, const char *bytes,
+                      size_t len)
 {
-    int32_t n = load_symbols(bpe, work, word, len);
+    if (!bpe->options.byte_fallback)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (bpe->byte_ids[(unsigned char)bytes[i]] < 0)
+            return false;
+    for (size_t i = 0; i < len; i++)
+        add_symbol(work, bpe->byte_ids[(unsigned char)bytes[i]]);
+    return true;
+}
+
+/* The token of the character at word[i], n bytes; *name is what it is called, with what belongs to
+ * its place. */
+static int32_t placed_id(const struct text_bpe *bpe, struct text_bpe_work *work, const char *word,
+                         size_t len, size_t i, size_t n, struct text_span *name)
+{
+    const char *prefix = i > 0 ? bpe->options.prefix : NULL;
+    const char *suffix = i + n == len ? bpe->options.suffix : NULL;
+    *name = (struct text_span){0, 0};
+    if (!prefix && !suffix) {
+        size_t n_bytes;
+        return character_id(bpe, text_utf8_get(word + i, &n_bytes), word + i, n);
+    }
+    s2s_buf_clear(&work->name);
+    s2s_buf_puts(&work->name, prefix ? prefix : "");
+    s2s_buf_add(&work->name, word + i, n);
+    s2s_buf_puts(&work->name, suffix ? suffix : "");
+    name->end = work->name.len;
+    return text_vocab_get(bpe->vocab, work->name.data, work->name.len);
+}
+
+/* The word's characters or bytes as symbols. An unknown one is written where the next known one
+ * comes, so bytes of a later one may come before it, as in the library. */
+static int load_symbols(const struct text_bpe *bpe, struct text_bpe_work *work, const char *word,
+                        size_t len)
+{
+    bool pending = false;
+    work->n_symbols = 0;
+    for (size_t i = 0, n = 1; i < len; i += n) {
+        struct text_span name = {0, 0};
+        int32_t id;
+        if (bpe->options.is_bytes) {
+            id = bpe->byte_ids[(unsigned char)word[i]];
+        } else {
+            text_utf8_get(word + i, &n);
+            id = placed_id(bpe, work, word, len, i, n, &name);
+        }
+        if (id >= 0) {
+            if (pending)
+                add_symbol(work, bpe->unk);
+            pending = false;
+            add_symbol(work, id);
+            continue;
+        }
+        if (name.end > 0 ? add_bytes(bpe, work, work->name.data, name.end)
+                         : add_bytes(bpe, work, word + i, n))
+            continue;
+        if (bpe->unk == -2)
+            return -1;
+        if (bpe->unk < 0)
+            continue;
+        if (pending && !bpe->options.fuse_unk)
+            add_symbol(work, bpe->unk);
+        pending = true;
+    }
+    if (pending)
+        add_symbol(work, bpe->unk);
+    if (work->n_symbols > 0)
+        work->symbols[work->n_symbols - 1].next = -1;
+    return 0;
+}
+
+static void merge_symbols(const struct text_bpe *bpe, struct text_bpe_work *work)
+{
     struct symbol *symbols = work->symbols;
     work->n_queue = 0;
-    for (int32_t i = 0; i + 1 < n; i++)
+    for (int32_t i = 0; i + 1 < (int32_t)work->n_symbols; i++)
         offer(bpe, work, i, i + 1);
     while (work->n_queue > 0) {
         struct candidate top = queue_pop(work);
@@ -282,63 +360,15 @@ static void merge_word(const struct text_bpe *bpe, struct text_bpe_work *work, s
         offer(bpe, work, left->previous, top.at);
         offer(bpe, work, top.at, left->next);
     }
-    for (int32_t i = n > 0 ? 0 : -1; i >= 0; i = symbols[i].next)
-        s2s_ids_add(ids, symbols[i].id);
 }
 
-static void add_ids(struct s2s_ids *ids, const int32_t *new_ids, size_t n)
+int text_bpe_merge(const struct text_bpe *bpe, struct text_bpe_work *work, struct s2s_ids *ids,
+                   const char *part, size_t len)
 {
-    for (size_t i = 0; i < n; i++)
-        s2s_ids_add(ids, new_ids[i]);
-}
-
-static void remember(struct text_bpe_work *work, struct cached *slot, uint64_t hash,
-                     const char *word, size_t len, const int32_t *ids, size_t n_ids)
-{
-    static const char zero[4] = "";
-    *slot = (struct cached){hash, (uint32_t)work->arena.len, (uint16_t)len, (uint16_t)n_ids};
-    s2s_buf_add(&work->arena, ids, n_ids * sizeof *ids);
-    s2s_buf_add(&work->arena, word, len);
-    s2s_buf_add(&work->arena, zero, (4 - len % 4) % 4); /* the next ids are aligned */
-    work->n_cached++;
-}
-
-void text_bpe_encode(const struct text_bpe *bpe, struct text_bpe_work *work, struct s2s_ids *ids,
-                     const char *word, size_t len)
-{
-    if (len == 0)
-        return;
-    uint64_t hash = hash_of(word, len);
-    if (bpe->ignore_merges) {
-        const struct word *known = word_slot(bpe, hash, word, len);
-        if (known->hash) {
-            s2s_ids_add(ids, known->id);
-            return;
-        }
-    }
-    if (len > CACHE_WORD_MAX) {
-        merge_word(bpe, work, ids, word, len);
-        return;
-    }
-    if (work->n_cached > CACHE_SLOTS / 2 || work->arena.len > CACHE_ARENA_MAX) {
-        memset(work->cache, 0, CACHE_SLOTS * sizeof *work->cache);
-        s2s_buf_clear(&work->arena);
-        work->n_cached = 0;
-    }
-    size_t i = (size_t)hash % CACHE_SLOTS;
-    for (;; i = (i + 1) % CACHE_SLOTS) {
-        const struct cached *slot = &work->cache[i];
-        if (!slot->hash)
-            break;
-        const char *at = work->arena.data + slot->offset;
-        if (slot->hash == hash && slot->len == len &&
-            !memcmp(at + slot->n_ids * sizeof(int32_t), word, len)) {
-            add_ids(ids, (const int32_t *)(const void *)at, slot->n_ids);
-            return;
-        }
-    }
-    size_t first = ids->len;
-    merge_word(bpe, work, ids, word, len);
-    remember(work, &work->cache[i], hash, word, len, ids->len > first ? ids->data + first : NULL,
-             ids->len - first);
+    if (load_symbols(bpe, work, part, len) < 0)
+        return -1;
+    merge_symbols(bpe, work);
+    for (int32_t i = work->n_symbols > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next)
+        s2s_ids_add(ids, work->symbols[i].id);
+    return 0;
 }

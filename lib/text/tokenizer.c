@@ -33,11 +33,13 @@ void s2s_ids_release(struct s2s_ids *ids)
 
 struct text_worker {
     struct text_worker *next;
+    struct text_normal_work normal;
     struct text_split_work split;
-    struct text_bpe_work *bpe;
+    struct text_model_work *model;
     struct text_spans raw, normalized; /* of added tokens: alternating text and token */
     struct s2s_ids raw_ids, normalized_ids;
-    struct s2s_buf text;
+    struct text_strings strings;
+    struct s2s_buf bytes;
 };
 
 struct text_pool {
@@ -54,8 +56,8 @@ static struct text_worker *borrow_worker(struct text_pool *pool)
     pthread_mutex_unlock(&pool->lock);
     if (!worker) {
         worker = s2s_xcalloc(1, sizeof *worker);
-        worker->split.matcher = text_matcher_new();
-        worker->bpe = text_bpe_work_new();
+        worker->split.matcher = worker->normal.matcher = text_matcher_new();
+        worker->model = text_model_work_new();
     }
     return worker;
 }
@@ -71,7 +73,9 @@ static void return_worker(struct text_pool *pool, struct text_worker *worker)
 static void worker_free(struct text_worker *worker)
 {
     text_matcher_free(worker->split.matcher);
-    text_bpe_work_free(worker->bpe);
+    text_model_work_free(worker->model);
+    s2s_buf_release(&worker->normal.text);
+    s2s_buf_release(&worker->normal.next);
     free(worker->split.pieces.data);
     free(worker->split.next.data);
     free(worker->split.matches.data);
@@ -81,7 +85,8 @@ static void worker_free(struct text_worker *worker)
     free(worker->normalized.data);
     s2s_ids_release(&worker->raw_ids);
     s2s_ids_release(&worker->normalized_ids);
-    s2s_buf_release(&worker->text);
+    text_strings_release(&worker->strings);
+    s2s_buf_release(&worker->bytes);
     free(worker);
 }
 
@@ -90,6 +95,8 @@ static void worker_free(struct text_worker *worker)
 static struct s2s_tokenizer *tokenizer_new(void)
 {
     struct s2s_tokenizer *tok = s2s_xcalloc(1, sizeof *tok);
+    tok->contents = text_vocab_new();
+    tok->model.unk = -1;
     tok->raw_trie = text_trie_new();
     tok->normalized_trie = text_trie_new();
     tok->bos = tok->eos = tok->pad = -1;
@@ -107,8 +114,11 @@ void s2s_tokenizer_free(struct s2s_tokenizer *tok)
         free(tok->tokens[i].bytes);
     }
     free(tok->tokens);
-    text_bpe_free(tok->bpe);
+    text_vocab_free(tok->contents);
+    text_normals_release(&tok->normals);
     text_splits_release(&tok->splits);
+    text_model_release(&tok->model);
+    text_decoders_release(&tok->decoders);
     for (size_t i = 0; i < tok->n_added; i++)
         free(tok->added[i].content);
     free(tok->added);
@@ -239,12 +249,6 @@ int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_
 
 /* ---- added tokens ---- */
 
-/* A character of a word, as Rust's regex crate has \w. */
-static bool is_word(uint32_t cp)
-{
-    return text_is_alphanumeric(cp) || cp == 0x200c || cp == 0x200d;
-}
-
 static size_t space_at_start(const char *text, size_t len)
 {
     size_t i = 0;
@@ -271,14 +275,14 @@ static size_t space_at_end(const char *text, size_t len)
 static bool word_around(const char *text, size_t len, struct text_span match)
 {
     size_t n, before = match.begin;
-    if (match.end < len && is_word(text_utf8_get(text + match.end, &n)))
+    if (match.end < len && text_is_word(text_utf8_get(text + match.end, &n)))
         return true;
     if (before == 0)
         return false;
     do
         before--;
     while ((text[before] & 0xc0) == 0x80);
-    return is_word(text_utf8_get(text + before, &n));
+    return text_is_word(text_utf8_get(text + before, &n));
 }
 
 /*
@@ -324,38 +328,38 @@ static void cut_added(const struct s2s_tokenizer *tok, const struct text_trie *t
 /* ---- encoding ---- */
 
 static int encode_plain(const struct s2s_tokenizer *tok, struct text_worker *worker,
-                        struct s2s_ids *ids, const char *text, size_t len, struct s2s_error *err)
+                        struct s2s_ids *ids, const char *text, size_t len, size_t first,
+                        struct s2s_error *err)
 {
-    int rc = text_split_run(&tok->splits, &worker->split, text, len, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < worker->split.pieces.len; i++) {
-        struct text_span piece = worker->split.pieces.data[i];
-        text_bpe_encode(tok->bpe, worker->bpe, ids, worker->split.text.data + piece.begin,
-                        piece.end - piece.begin);
+    int rc = text_split_run(&tok->splits, &worker->split, text, len, first, err);
+    for (size_t i = 0; i < worker->split.pieces.len && rc == 0; i++) {
+        struct text_piece piece = worker->split.pieces.data[i];
+        rc = text_model_encode(&tok->model, worker->model, ids,
+                               worker->split.text.data + piece.begin, piece.end - piece.begin, err);
     }
-    return 0;
+    return rc;
 }
 
 /* A stretch without raw added tokens: normalise, cut at normalised added tokens. */
 static int encode_stretch(const struct s2s_tokenizer *tok, struct text_worker *worker,
-                          struct s2s_ids *ids, const char *text, size_t len, struct s2s_error *err)
+                          struct s2s_ids *ids, const char *text, size_t len, bool is_start,
+                          struct s2s_error *err)
 {
-    int rc = 0;
-    if (tok->nfc) {
-        s2s_buf_clear(&worker->text);
-        if ((rc = text_add_nfc(&worker->text, text, len, err)) < 0)
-            return rc;
-        text = worker->text.data;
-        len = worker->text.len;
-    }
-    cut_added(tok, tok->normalized_trie, &worker->normalized, &worker->normalized_ids, text, len);
+    int rc = text_normals_run(&tok->normals, &worker->normal, text, len, err);
+    if (rc < 0)
+        return rc;
+    const struct text_normal_work *normal = &worker->normal;
+    const size_t first = is_start ? normal->first : 0;
+    text = normal->text.data;
+    cut_added(tok, tok->normalized_trie, &worker->normalized, &worker->normalized_ids, text,
+              normal->text.len);
     for (size_t i = 0; i < worker->normalized.len && rc == 0; i++) {
         struct text_span span = worker->normalized.data[i];
         if (worker->normalized_ids.data[i] >= 0)
             s2s_ids_add(ids, worker->normalized_ids.data[i]);
         else
-            rc = encode_plain(tok, worker, ids, text + span.begin, span.end - span.begin, err);
+            rc = encode_plain(tok, worker, ids, text + span.begin, span.end - span.begin,
+                              first > span.begin ? first - span.begin : 0, err);
     }
     return rc;
 }
@@ -370,7 +374,8 @@ static int encode_text(const struct s2s_tokenizer *tok, struct text_worker *work
         if (worker->raw_ids.data[i] >= 0)
             s2s_ids_add(ids, worker->raw_ids.data[i]);
         else
-            rc = encode_stretch(tok, worker, ids, text + span.begin, span.end - span.begin, err);
+            rc = encode_stretch(tok, worker, ids, text + span.begin, span.end - span.begin,
+                                span.begin == 0, err);
     }
     return rc;
 }
@@ -398,21 +403,53 @@ int s2s_tokenizer_encode(const struct s2s_tokenizer *tok, struct s2s_ids *ids, c
     return rc;
 }
 
+/* Bytes of the tokens in a row, or, with strings, each as one of them. */
+static int gather(const struct s2s_tokenizer *tok, struct s2s_buf *bytes,
+                  struct text_strings *strings, const int32_t *ids, size_t n_ids, bool skip_special,
+                  struct s2s_error *err)
+{
+    for (size_t i = 0; i < n_ids; i++) {
+        int32_t id = ids[i];
+        if (id < 0 || id >= tok->n_tokens || !tok->tokens[id].content)
+            return s2s_error_set(err, S2S_E_RANGE, "token %zu: no token has the id %d", i, id);
+        const struct text_token *token = &tok->tokens[id];
+        if (skip_special && token->skipped)
+            continue;
+        s2s_buf_add(bytes, token->bytes, token->bytes_len);
+        if (strings)
+            text_strings_end(strings);
+    }
+    return 0;
+}
+
 int s2s_tokenizer_decode(const struct s2s_tokenizer *tok, struct s2s_buf *out, const int32_t *ids,
                          size_t n_ids, bool skip_special, struct s2s_error *err)
 {
-    struct s2s_buf bytes = S2S_BUF_INIT;
-    int rc = 0;
-    for (size_t i = 0; i < n_ids && rc == 0; i++) {
-        int32_t id = ids[i];
-        if (id < 0 || id >= tok->n_tokens || !tok->tokens[id].content)
-            rc = s2s_error_set(err, S2S_E_RANGE, "token %zu: no token has the id %d", i, id);
-        else if (!(skip_special && tok->tokens[id].special))
-            s2s_buf_add(&bytes, tok->tokens[id].bytes, tok->tokens[id].bytes_len);
+    struct text_worker *worker = borrow_worker(tok->pool);
+    struct text_strings *strings = &worker->strings;
+    int rc;
+    s2s_buf_clear(&worker->bytes);
+    text_strings_clear(strings);
+    if (tok->decodes_bytes) {
+        rc = gather(tok, &worker->bytes, NULL, ids, n_ids, skip_special, err);
+        if (rc == 0)
+            text_utf8_add_lossy(out, worker->bytes.data, worker->bytes.len);
+        return_worker(tok->pool, worker);
+        return rc;
     }
+    rc = gather(tok, &strings->bytes, strings, ids, n_ids, skip_special, err);
     if (rc == 0)
-        text_utf8_add_lossy(out, bytes.data, bytes.len);
-    s2s_buf_release(&bytes);
+        rc = text_decoders_run(&tok->decoders, strings, err);
+    if (rc == 0 && tok->has_decoder) {
+        s2s_buf_add(out, strings->bytes.data ? strings->bytes.data : "", strings->bytes.len);
+    } else if (rc == 0) { /* without a decoder, tokens with spaces between */
+        for (size_t i = 0, begin = 0; i < strings->len; begin = strings->ends[i++]) {
+            if (i > 0)
+                s2s_buf_putc(out, ' ');
+            s2s_buf_add(out, strings->bytes.data + begin, strings->ends[i] - begin);
+        }
+    }
+    return_worker(tok->pool, worker);
     return rc;
 }
 
@@ -420,12 +457,7 @@ int s2s_tokenizer_decode(const struct s2s_tokenizer *tok, struct s2s_buf *out, c
 
 int32_t s2s_tokenizer_id(const struct s2s_tokenizer *tok, const char *token)
 {
-    size_t len = strlen(token);
-    for (int32_t id = 0; id < tok->n_tokens; id++)
-        if (tok->tokens[id].content && tok->tokens[id].content_len == len &&
-            !memcmp(tok->tokens[id].content, token, len))
-            return id;
-    return -1;
+    return text_vocab_get(tok->contents, token, strlen(token));
 }
 
 const char *s2s_tokenizer_token(const struct s2s_tokenizer *tok, int32_t id, size_t *len)
@@ -467,8 +499,8 @@ const char *s2s_tokenizer_digest(const struct s2s_tokenizer *tok)
     return tok->digest;
 }
 
-bool text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
-                              size_t len, bool special)
+void text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
+                              size_t len)
 {
     if (id >= tok->n_tokens) {
         size_t old = tok->tokens_cap;
@@ -480,41 +512,83 @@ bool text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char 
         tok->n_tokens = id + 1;
     }
     struct text_token *token = &tok->tokens[id];
+    if (token->content) /* an added token of the vocabulary: the same content */
+        return;
+    token->content = s2s_xmalloc(len + 1);
+    memcpy(token->content, content, len);
+    token->content[len] = 0;
+    token->content_len = len;
+    text_vocab_set(tok->contents, content, len, id);
+}
+
+/* What decoding begins with: a content, or what the normalizers made of an added one. */
+static void set_bytes(struct s2s_tokenizer *tok, struct text_token *token)
+{
+    if (!token->content)
+        return;
+    if (!token->bytes) {
+        token->bytes = s2s_xmalloc(token->content_len + 1);
+        memcpy(token->bytes, token->content, token->content_len);
+        token->bytes_len = token->content_len;
+    }
+    /* the library asks whether the text is that of a special token */
+    int32_t same = text_vocab_get(tok->contents, token->bytes, token->bytes_len);
+    token->skipped = same >= 0 && tok->tokens[same].special;
+    if (!tok->decodes_bytes)
+        return;
     /* a token with characters that stand for no byte decodes to itself */
-    char *bytes = s2s_xmalloc(len + 1);
-    size_t n_bytes = text_bytes_of_token(bytes, content, len);
-    bool of_bytes = n_bytes > 0;
-    if (!of_bytes)
-        memcpy(bytes, content, n_bytes = len);
-    struct text_token old = *token; /* content may be what it holds */
-    char *copy = s2s_xmalloc(len + 1);
-    memcpy(copy, content, len);
-    copy[len] = 0;
-    *token = (struct text_token){copy, len, bytes, n_bytes, special};
-    free(old.content);
-    free(old.bytes);
-    return of_bytes;
+    char *bytes = s2s_xmalloc(token->bytes_len + 1);
+    size_t n = text_bytes_of_token(bytes, token->bytes, token->bytes_len);
+    if (n == 0) {
+        free(bytes);
+        return;
+    }
+    free(token->bytes);
+    token->bytes = bytes;
+    token->bytes_len = n;
+}
+
+void text_tokenizer_set_bytes(struct s2s_tokenizer *tok)
+{
+    for (int32_t id = 0; id < tok->n_tokens; id++)
+        set_bytes(tok, &tok->tokens[id]);
 }
 
 int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added,
                        struct s2s_error *err)
 {
-    struct s2s_buf key = S2S_BUF_INIT;
-    int rc = 0;
-    if (tok->nfc && added->normalized)
-        rc = text_add_nfc(&key, added->content, added->len, err);
-    else
-        s2s_buf_add(&key, added->content, added->len);
-    if (rc == 0) {
-        s2s_grow(&tok->added, tok->n_added, &tok->added_cap, sizeof *tok->added);
-        text_trie_add(added->normalized ? tok->normalized_trie : tok->raw_trie, key.data, key.len,
-                      (int32_t)tok->n_added);
-        tok->added[tok->n_added] = *added;
-        tok->added[tok->n_added++].content = s2s_xstrndup(added->content, added->len);
-        text_tokenizer_set_token(tok, added->id, added->content, added->len, added->special);
+    struct text_normal_work normal = {.matcher = NULL};
+    const char *key = added->content;
+    size_t len = added->len;
+    if (added->normalized && tok->normals.len > 0) {
+        normal.matcher = text_matcher_new();
+        int rc = text_normals_run(&tok->normals, &normal, added->content, added->len, err);
+        key = normal.text.data;
+        len = normal.text.len;
+        text_matcher_free(normal.matcher);
+        if (rc < 0) {
+            s2s_buf_release(&normal.text);
+            s2s_buf_release(&normal.next);
+            return rc;
+        }
     }
-    s2s_buf_release(&key);
-    return rc;
+    s2s_grow(&tok->added, tok->n_added, &tok->added_cap, sizeof *tok->added);
+    text_trie_add(added->normalized ? tok->normalized_trie : tok->raw_trie, key, len,
+                  (int32_t)tok->n_added);
+    tok->added[tok->n_added] = *added;
+    tok->added[tok->n_added++].content = s2s_xstrndup(added->content, added->len);
+    text_tokenizer_set_token(tok, added->id, added->content, added->len);
+    struct text_token *token = &tok->tokens[added->id];
+    token->special |= added->special;
+    if (key != added->content) {
+        free(token->bytes);
+        token->bytes = s2s_xmalloc(len + 1);
+        memcpy(token->bytes, key, len);
+        token->bytes_len = len;
+    }
+    s2s_buf_release(&normal.text);
+    s2s_buf_release(&normal.next);
+    return 0;
 }
 
 int32_t s2s_tokenizer_add_special(struct s2s_tokenizer *tok, const char *token,
@@ -535,5 +609,10 @@ int32_t s2s_tokenizer_add_special(struct s2s_tokenizer *tok, const char *token,
                                false,
                                true};
     int rc = text_tokenizer_add(tok, &added, err);
-    return rc < 0 ? rc : added.id;
+    if (rc < 0)
+        return rc;
+    free(tok->tokens[added.id].bytes);
+    tok->tokens[added.id].bytes = NULL;
+    set_bytes(tok, &tok->tokens[added.id]);
+    return added.id;
 }

@@ -1,10 +1,10 @@
 /*
- * Tokenizers of the byte-level BPE kind, read from the tokenizer.json of Hugging Face tokenizers:
- * normalizer none or NFC, pre-tokenizers Split, Digits and ByteLevel, BPE with or without
- * ignore_merges, post-processors TemplateProcessing and ByteLevel, decoder ByteLevel, added tokens
- * with all their flags. Ids are those of the library, 0 differences
- * (tests/oracle/tokenizer/check_tokenizers.py). Other kinds (Unigram, WordPiece, BPE with byte
- * fallback) are refused by name. Texts are UTF-8 and may hold NUL: lengths are explicit.
+ * Tokenizers, read from the tokenizer.json of Hugging Face tokenizers: models BPE (of bytes, of
+ * characters, with byte fallback), Unigram, WordPiece and WordLevel, all its normalizers and
+ * post-processors, all pre-tokenizers but UnicodeScripts, all decoders, added tokens with all their
+ * flags. Ids and texts are those of the library, 0 differences
+ * (tests/oracle/tokenizer/check_tokenizers.py). What is not read is refused with its place in the
+ * file. Texts are UTF-8 and may hold NUL: lengths are explicit.
  */
 #ifndef S2S_TEXT_TOKENIZER_H
 #define S2S_TEXT_TOKENIZER_H
@@ -34,7 +34,8 @@ void s2s_ids_release(struct s2s_ids *ids); /* frees the memory */
 
 /*
  * Reads tokenizer.json; a tokenizer_config.json beside it names bos, eos and pad. OPEN, FORMAT,
- * UNSUPPORTED (names the part and its type). Gives: free with s2s_tokenizer_free.
+ * UNSUPPORTED (names the place in the file and what it asks for). Gives: free with
+ * s2s_tokenizer_free.
  */
 int s2s_tokenizer_open(struct s2s_tokenizer **tok, const char *path, struct s2s_error *err);
 /* The same from bytes (borrowed); bos, eos and pad are those of well-known names. */
@@ -44,8 +45,9 @@ void s2s_tokenizer_free(struct s2s_tokenizer *tok);
 
 /*
  * Appends the ids of text to ids; `special` adds the tokens of the post-processor (BOS, ...), which
- * prompt formats leave out. FORMAT when text is not UTF-8 (names the byte). Any number of threads
- * may encode with one tokenizer; words are cached.
+ * prompt formats leave out. FORMAT when text is not UTF-8 (names the byte), NOTFOUND when it holds
+ * what has no token and the model has none for that. Any number of threads may encode with one
+ * tokenizer; words are cached.
  */
 int s2s_tokenizer_encode(const struct s2s_tokenizer *tok, struct s2s_ids *ids, const char *text,
                          size_t len, bool special, struct s2s_error *err);

@@ -1,511 +1,326 @@
-/* tokenizer.json of Hugging Face tokenizers into a struct s2s_tokenizer: what is not understood is
- * refused by name, nothing is skipped silently. */
+/* Reads the tokenizer.json of Hugging Face tokenizers: what is not understood is refused with its
+ * place in the file, nothing is skipped silently. */
 #include <jansson.h>
 
 #include "lib/text/text_internal.h"
 
-static const char GPT2_SPLIT[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+/* ---- values of a part ---- */
 
-static const char *type_of(const json_t *part)
+int text_reader_fail(const struct text_reader *reader, int code, const char *key, const char *fmt,
+                     ...)
+{
+    va_list args;
+    char text[500];
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return s2s_error_set(reader->err, code, "%s%s%s%s%s", reader->place,
+                         key && *reader->place ? "." : "", key ? key : "",
+                         key && text[0] == '[' ? "" : ": ", text);
+}
+
+const char *text_reader_type(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? type : "(no type)";
+    return type ? type : "(none)";
 }
 
-static int unsupported(struct s2s_error *err, const char *what, const char *type)
+int text_reader_bool(const struct text_reader *reader, bool *out, const json_t *part,
+                     const char *key, bool missing)
 {
-    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s of type %s is not supported", what, type);
-    return s2s_error_hint(err, rc, "only tokenizers of the byte-level BPE kind are read");
-}
-
-static int bad_key(struct s2s_error *err, const char *key, const char *want)
-{
-    return s2s_error_set(err, S2S_E_FORMAT, "%s is not %s", key, want);
-}
-
-/* Absent and null are `missing`. */
-static int get_bool(bool *out, const json_t *object, const char *key, bool missing,
-                    struct s2s_error *err)
-{
-    const json_t *value = json_object_get(object, key);
+    const json_t *value = json_object_get(part, key);
     *out = value && !json_is_null(value) ? json_is_true(value) : missing;
-    return !value || json_is_null(value) || json_is_boolean(value) ? 0
-                                                                   : bad_key(err, key, "a boolean");
+    if (!value || json_is_null(value) || json_is_boolean(value))
+        return 0;
+    return text_reader_fail(reader, S2S_E_FORMAT, key, "not a boolean");
 }
 
-/* ---- normalizer ---- */
-
-static int load_normalizer(struct s2s_tokenizer *tok, const json_t *part, struct s2s_error *err)
+int text_reader_string(const struct text_reader *reader, char **out, size_t *len,
+                       const json_t *part, const char *key, const char *missing)
 {
-    if (!part || json_is_null(part))
-        return 0;
-    const char *type = type_of(part);
-    if (!strcmp(type, "Sequence")) {
-        size_t i;
-        json_t *step;
-        json_array_foreach(json_object_get(part, "normalizers"), i, step)
-        {
-            int rc = load_normalizer(tok, step, err);
-            if (rc < 0)
-                return rc;
-        }
+    const json_t *value = json_object_get(part, key);
+    if ((!value || json_is_null(value)) && missing) {
+        *out = s2s_xstrdup(missing);
+        *len = strlen(missing);
         return 0;
     }
-    if (strcmp(type, "NFC"))
-        return unsupported(err, "normalizer", type);
-    tok->nfc = true;
+    if (!json_is_string(value))
+        return text_reader_fail(reader, S2S_E_FORMAT, key, "not a string");
+    *len = json_string_length(value);
+    *out = s2s_xmalloc(*len + 1);
+    memcpy(*out, json_string_value(value), *len + 1);
     return 0;
 }
 
-/* ---- pre-tokenizer ---- */
-
-static struct text_split *add_split(struct s2s_tokenizer *tok)
+int text_reader_size(const struct text_reader *reader, size_t *out, const json_t *part,
+                     const char *key, int64_t missing)
 {
-    struct text_splits *splits = &tok->splits;
-    s2s_grow(&splits->data, splits->len, &splits->cap, sizeof *splits->data);
-    splits->data[splits->len] = (struct text_split){.behavior = TEXT_SPLIT_ISOLATED};
-    return &splits->data[splits->len++];
-}
-
-/* A literal string as a pattern. */
-static int compile_literal(struct text_split *split, const char *text, size_t len,
-                           struct s2s_error *err)
-{
-    struct s2s_buf regex = S2S_BUF_INIT;
-    for (size_t i = 0; i < len; i++) {
-        if (strchr("\\^$.|?*+()[]{}-#&~", text[i]) && text[i])
-            s2s_buf_putc(&regex, '\\');
-        s2s_buf_putc(&regex, text[i]);
-    }
-    int rc = text_pattern_compile(&split->pattern, regex.data ? regex.data : "", regex.len, err);
-    s2s_buf_release(&regex);
-    return rc;
-}
-
-static int load_split(struct s2s_tokenizer *tok, const json_t *part, struct s2s_error *err)
-{
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
-                                        "MergedWithNext", "Contiguous"};
-    struct text_split *split = add_split(tok);
-    const char *behavior = json_string_value(json_object_get(part, "behavior"));
-    size_t b = 0;
-    while (b < 5 && (!behavior || strcmp(behavior, names[b])))
-        b++;
-    if (b == 5)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "Split: behavior %s is not supported",
-                             behavior ? behavior : "(none)");
-    split->behavior = (enum text_split_behavior)b;
-    int rc = get_bool(&split->invert, part, "invert", false, err);
-    if (rc < 0)
-        return rc;
-    const json_t *pattern = json_object_get(part, "pattern");
-    const json_t *regex = json_object_get(pattern, "Regex");
-    const json_t *literal = json_object_get(pattern, "String");
-    if (json_is_string(regex))
-        return text_pattern_compile(&split->pattern, json_string_value(regex),
-                                    json_string_length(regex), err);
-    if (json_is_string(literal))
-        return compile_literal(split, json_string_value(literal), json_string_length(literal), err);
-    return bad_key(err, "Split: pattern", "a Regex or a String");
-}
-
-static int load_byte_level(struct s2s_tokenizer *tok, const json_t *part, bool *seen,
-                           struct s2s_error *err)
-{
-    bool add_prefix_space = true, use_regex = true;
-    int rc = get_bool(&add_prefix_space, part, "add_prefix_space", true, err);
-    if (rc == 0)
-        rc = get_bool(&use_regex, part, "use_regex", true, err);
-    if (rc < 0)
-        return rc;
-    if (*seen)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "two ByteLevel pre-tokenizers");
-    *seen = true;
-    if (!add_prefix_space && !use_regex)
-        return 0;
-    struct text_split *split = add_split(tok);
-    split->add_prefix_space = add_prefix_space;
-    return use_regex ? text_pattern_compile(&split->pattern, GPT2_SPLIT, strlen(GPT2_SPLIT), err)
-                     : 0;
-}
-
-static int load_digits(struct s2s_tokenizer *tok, const json_t *part, struct s2s_error *err)
-{
-    bool individual = false;
-    struct text_split *split = add_split(tok);
-    int rc = get_bool(&individual, part, "individual_digits", false, err);
-    split->behavior = individual ? TEXT_SPLIT_ISOLATED : TEXT_SPLIT_CONTIGUOUS;
-    struct s2s_buf regex = S2S_BUF_INIT;
-    s2s_buf_puts(&regex, "[\\p{N}");
-    for (size_t i = 0; i < text_n_new_digits; i++)
-        s2s_buf_printf(&regex, "\\x{%x}-\\x{%x}", text_new_digits[i].first,
-                       text_new_digits[i].last);
-    s2s_buf_putc(&regex, ']');
-    if (rc == 0)
-        rc = text_pattern_compile(&split->pattern, regex.data, regex.len, err);
-    s2s_buf_release(&regex);
-    return rc;
-}
-
-static int load_pre_tokenizer(struct s2s_tokenizer *tok, const json_t *part, bool *byte_level,
-                              struct s2s_error *err)
-{
-    const char *type = type_of(part);
-    if (!part || json_is_null(part))
-        return 0;
-    if (!strcmp(type, "Sequence")) {
-        size_t i;
-        json_t *step;
-        json_array_foreach(json_object_get(part, "pretokenizers"), i, step)
-        {
-            int rc = load_pre_tokenizer(tok, step, byte_level, err);
-            if (rc < 0)
-                return rc;
-        }
-        return 0;
-    }
-    /* behind ByteLevel the text is its alphabet's characters, which no other step here expects */
-    if (*byte_level && strcmp(type, "ByteLevel"))
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "pre-tokenizer %s behind ByteLevel", type);
-    if (!strcmp(type, "Split"))
-        return load_split(tok, part, err);
-    if (!strcmp(type, "Digits"))
-        return load_digits(tok, part, err);
-    if (!strcmp(type, "ByteLevel"))
-        return load_byte_level(tok, part, byte_level, err);
-    return unsupported(err, "pre-tokenizer", type);
-}
-
-/* ---- model ---- */
-
-/* Token contents to ids while loading: a chained table over the token list. */
-struct contents {
-    const struct s2s_tokenizer *tok;
-    int32_t *slots; /* id, or -1 */
-    size_t n_slots;
-};
-
-static size_t content_hash(const char *content, size_t len)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)content[i]) * UINT64_C(0x100000001b3);
-    return (size_t)(h ^ (h >> 32));
-}
-
-static int32_t *content_slot(const struct contents *contents, const char *content, size_t len)
-{
-    size_t i = content_hash(content, len) & (contents->n_slots - 1);
-    for (;; i = (i + 1) & (contents->n_slots - 1)) {
-        int32_t id = contents->slots[i];
-        if (id < 0 || (contents->tok->tokens[id].content_len == len &&
-                       !memcmp(contents->tok->tokens[id].content, content, len)))
-            return &contents->slots[i];
-    }
-}
-
-static void contents_init(struct contents *contents, const struct s2s_tokenizer *tok,
-                          size_t n_tokens)
-{
-    contents->tok = tok;
-    for (contents->n_slots = 1024; contents->n_slots < 2 * n_tokens;)
-        contents->n_slots *= 2;
-    contents->slots = s2s_xmalloc(contents->n_slots * sizeof *contents->slots);
-    memset(contents->slots, 0xff, contents->n_slots * sizeof *contents->slots);
-}
-
-/* Ids index tables: they may have holes, but not so that a small file asks for much memory. */
-static int check_id(json_int_t id, size_t n_vocab, const char *what, struct s2s_error *err)
-{
-    json_int_t limit = (json_int_t)(8 * n_vocab + 1000000);
-    if (id < 0 || id >= limit)
-        return s2s_error_set(err, S2S_E_RANGE, "id %lld of %.60s is not in [0, %lld)",
-                             (long long)id, what, (long long)limit);
+    const json_t *value = json_object_get(part, key);
+    json_int_t number = value ? json_integer_value(value) : missing;
+    if ((value && !json_is_integer(value)) || number < 0)
+        return text_reader_fail(reader, S2S_E_FORMAT, key, "not a whole number from 0 on");
+    *out = (size_t)number;
     return 0;
 }
 
-static int load_vocab(struct s2s_tokenizer *tok, struct contents *contents, const json_t *vocab,
-                      struct s2s_error *err)
+int text_reader_character(const struct text_reader *reader, char *out, const json_t *part,
+                          const char *key, const char *missing)
 {
-    const char *token;
-    json_t *value;
-    size_t n_vocab = json_object_size(vocab);
-    json_object_foreach((json_t *)(uintptr_t)vocab, token, value)
+    const json_t *value = json_object_get(part, key);
+    const char *text = json_string_value(value);
+    size_t len = json_string_length(value), n = 0;
+    if (!value && missing) {
+        text = missing;
+        len = strlen(missing);
+    }
+    if (len > 0)
+        text_utf8_get(text, &n);
+    if (n == 0 || n != len || *text == 0)
+        return text_reader_fail(reader, S2S_E_FORMAT, key, "not one character");
+    memcpy(out, text, n + 1);
+    return 0;
+}
+
+/* Runs `read` with the place of a key inside the present one. */
+static int read_at(struct text_reader *reader, const json_t *part,
+                   int (*read)(struct text_reader *reader, const json_t *part), const char *fmt,
+                   ...) __attribute__((format(printf, 4, 5)));
+
+static int read_at(struct text_reader *reader, const json_t *part,
+                   int (*read)(struct text_reader *reader, const json_t *part), const char *fmt,
+                   ...)
+{
+    size_t len = strlen(reader->place);
+    va_list args;
+    va_start(args, fmt);
+    snprintf(reader->place + len, sizeof reader->place - len, "%s", len > 0 ? "." : "");
+    size_t at = strlen(reader->place);
+    vsnprintf(reader->place + at, sizeof reader->place - at, fmt, args);
+    va_end(args);
+    int rc = json_is_object(part) ? read(reader, part)
+                                  : text_reader_fail(reader, S2S_E_FORMAT, NULL, "not an object");
+    reader->place[len] = 0;
+    return rc;
+}
+
+int text_read_sequence(struct text_reader *reader, const json_t *part, const char *key,
+                       int (*read)(struct text_reader *reader, const json_t *item))
+{
+    const json_t *list = json_object_get(part, key);
+    size_t i;
+    json_t *item;
+    if (!json_is_array(list))
+        return text_reader_fail(reader, S2S_E_FORMAT, key, "not an array");
+    if (strlen(reader->place) + strlen(key) + 24 > sizeof reader->place)
+        return text_reader_fail(reader, S2S_E_FORMAT, NULL, "sequences in sequences, too deep");
+    json_array_foreach(list, i, item)
     {
-        size_t len = strlen(token);
-        if (!json_is_integer(value))
-            return s2s_error_set(err, S2S_E_FORMAT, "model.vocab: id of %.60s is not an integer",
-                                 token);
-        json_int_t id = json_integer_value(value);
-        int rc = check_id(id, n_vocab, token, err);
+        int rc = read_at(reader, item, read, "%s[%zu]", key, i);
         if (rc < 0)
             return rc;
-        if (id < tok->n_tokens && tok->tokens[id].content)
-            return s2s_error_set(err, S2S_E_FORMAT, "model.vocab: two tokens have the id %lld",
-                                 (long long)id);
-        bool of_bytes = text_tokenizer_set_token(tok, (int32_t)id, token, len, false);
-        *content_slot(contents, token, len) = (int32_t)id;
-        if (of_bytes)
-            text_bpe_add_word(tok->bpe, tok->tokens[id].bytes, tok->tokens[id].bytes_len,
-                              (int32_t)id);
     }
     return 0;
-}
-
-/* "a b" or ["a", "b"] */
-static bool merge_sides(const json_t *merge, const char *side[2], size_t len[2])
-{
-    if (json_is_string(merge)) {
-        const char *text = json_string_value(merge), *space = strchr(text, ' ');
-        if (!space || strchr(space + 1, ' '))
-            return false;
-        side[0] = text;
-        len[0] = (size_t)(space - text);
-        side[1] = space + 1;
-        len[1] = json_string_length(merge) - len[0] - 1;
-        return true;
-    }
-    for (size_t k = 0; k < 2; k++) {
-        const json_t *text = json_array_get(merge, k);
-        if (!json_is_string(text))
-            return false;
-        side[k] = json_string_value(text);
-        len[k] = json_string_length(text);
-    }
-    return json_array_size(merge) == 2;
-}
-
-static int load_merges(struct s2s_tokenizer *tok, const struct contents *contents,
-                       const json_t *merges, struct s2s_error *err)
-{
-    struct s2s_buf whole = S2S_BUF_INIT;
-    size_t i;
-    json_t *merge;
-    int rc = 0;
-    json_array_foreach(merges, i, merge)
-    {
-        const char *side[2];
-        size_t len[2];
-        if (!merge_sides(merge, side, len)) {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "model.merges[%zu] is not a pair of tokens", i);
-            break;
-        }
-        s2s_buf_clear(&whole);
-        s2s_buf_add(&whole, side[0], len[0]);
-        s2s_buf_add(&whole, side[1], len[1]);
-        int32_t left = *content_slot(contents, side[0], len[0]);
-        int32_t right = *content_slot(contents, side[1], len[1]);
-        int32_t merged = *content_slot(contents, whole.data ? whole.data : "", whole.len);
-        if (left < 0 || right < 0 || merged < 0) {
-            rc = s2s_error_set(err, S2S_E_FORMAT,
-                               "model.merges[%zu]: %.60s is not in the vocabulary", i,
-                               left < 0    ? side[0]
-                               : right < 0 ? side[1]
-                                           : whole.data);
-            break;
-        }
-        text_bpe_add_merge(tok->bpe, left, right, (int32_t)i, merged);
-    }
-    s2s_buf_release(&whole);
-    return rc;
-}
-
-static int refuse_options(const json_t *model, struct s2s_error *err)
-{
-    static const char *const strings[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *value = json_object_get(model, strings[i]);
-        if (json_string_length(value) > 0)
-            return s2s_error_set(err, S2S_E_UNSUPPORTED, "model.%s is not supported", strings[i]);
-    }
-    if (json_number_value(json_object_get(model, "dropout")) != 0)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "model.dropout is not supported");
-    if (json_is_true(json_object_get(model, "byte_fallback")))
-        return unsupported(err, "model", "BPE with byte_fallback (as sentencepiece has it)");
-    return 0;
-}
-
-static int load_model(struct s2s_tokenizer *tok, const json_t *model, struct s2s_error *err)
-{
-    const char *type = type_of(model);
-    const json_t *vocab = json_object_get(model, "vocab");
-    const json_t *merges = json_object_get(model, "merges");
-    const json_t *unk = json_object_get(model, "unk_token");
-    bool ignore_merges = false, fuse_unk = false;
-    /* files of old have no type; only BPE has merges */
-    if (strcmp(type, "BPE") && (json_object_get(model, "type") || !merges))
-        return unsupported(err, "model", type);
-    int rc = refuse_options(model, err);
-    if (rc == 0)
-        rc = get_bool(&ignore_merges, model, "ignore_merges", false, err);
-    if (rc == 0)
-        rc = get_bool(&fuse_unk, model, "fuse_unk", false, err);
-    if (rc == 0 && (!json_is_object(vocab) || json_object_size(vocab) == 0))
-        rc = bad_key(err, "model.vocab", "an object with tokens");
-    if (rc == 0 && !json_is_array(merges))
-        rc = bad_key(err, "model.merges", "an array");
-    if (rc < 0)
-        return rc;
-    const json_t *unk_id =
-        json_is_string(unk) ? json_object_get(vocab, json_string_value(unk)) : NULL;
-    if (unk_id && (!json_is_integer(unk_id) || json_integer_value(unk_id) > INT32_MAX))
-        return bad_key(err, "id of model.unk_token", "an integer");
-    tok->bpe =
-        text_bpe_new(ignore_merges, unk_id ? (int32_t)json_integer_value(unk_id) : -1, fuse_unk);
-    struct contents contents;
-    contents_init(&contents, tok, json_object_size(vocab));
-    rc = load_vocab(tok, &contents, vocab, err);
-    if (rc == 0)
-        rc = load_merges(tok, &contents, merges, err);
-    free(contents.slots);
-    return rc;
 }
 
 /* ---- added tokens ---- */
 
-static int load_one_added(struct s2s_tokenizer *tok, const json_t *item, size_t n_vocab,
-                          struct s2s_error *err)
+/* The id of an added token: the vocabulary's, where it has the content, else the file's. */
+static int id_of_added(const struct text_reader *reader, int32_t *id, const char *content,
+                       size_t len, json_int_t in_file, size_t n_vocab)
 {
-    const json_t *content = json_object_get(item, "content"), *id = json_object_get(item, "id");
-    if (!json_is_string(content) || !json_is_integer(id))
-        return s2s_error_set(err, S2S_E_FORMAT, "content or id is missing");
-    struct text_added added = {.content = (char *)(uintptr_t)json_string_value(content),
-                               .len = json_string_length(content)};
-    int rc = check_id(json_integer_value(id), n_vocab, added.content, err);
-    if (rc == 0)
-        rc = get_bool(&added.single_word, item, "single_word", false, err);
-    if (rc == 0)
-        rc = get_bool(&added.lstrip, item, "lstrip", false, err);
-    if (rc == 0)
-        rc = get_bool(&added.rstrip, item, "rstrip", false, err);
-    if (rc == 0)
-        rc = get_bool(&added.special, item, "special", false, err);
-    if (rc == 0)
-        rc = get_bool(&added.normalized, item, "normalized", !added.special, err);
-    if (rc < 0)
-        return rc;
-    added.id = (int32_t)json_integer_value(id);
-    if (added.len == 0)
-        return 0; /* as the library: an empty token is never found */
-    const struct text_token *token = added.id < tok->n_tokens ? &tok->tokens[added.id] : NULL;
-    if (token && token->content &&
-        (token->content_len != added.len || memcmp(token->content, added.content, added.len)))
-        return s2s_error_set(err, S2S_E_FORMAT, "id %d belongs to %.60s and to %.60s", added.id,
-                             token->content, added.content);
-    return text_tokenizer_add(tok, &added, err);
-}
-
-static int load_added(struct s2s_tokenizer *tok, const json_t *list, struct s2s_error *err)
-{
-    size_t i, n_vocab = (size_t)tok->n_tokens;
-    json_t *item;
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return bad_key(err, "added_tokens", "an array");
-    json_array_foreach(list, i, item)
-    {
-        int rc = load_one_added(tok, item, n_vocab + json_array_size(list), err);
-        if (rc < 0)
-            return s2s_error_add(err, rc, "added_tokens[%zu]", i);
+    const struct s2s_tokenizer *tok = reader->tok;
+    json_int_t limit = (json_int_t)(8 * n_vocab + 1000000);
+    *id = text_vocab_get(tok->contents, content, len);
+    if (*id >= 0) {
+        if (*id != in_file)
+            s2s_warn("text", "%s: %.60s has the id %d of the vocabulary, not %lld", reader->place,
+                     content, *id, (long long)in_file);
+        return 0;
     }
+    if (in_file < 0 || in_file >= limit)
+        return text_reader_fail(reader, S2S_E_RANGE, "id", "%lld of %.60s is not in [0, %lld)",
+                                (long long)in_file, content, (long long)limit);
+    *id = (int32_t)in_file;
+    if (*id < tok->n_tokens && tok->tokens[*id].content)
+        return text_reader_fail(reader, S2S_E_FORMAT, "id", "%d belongs to %.60s and to %.60s", *id,
+                                tok->tokens[*id].content, content);
     return 0;
 }
 
-/* ---- post-processor and decoder ---- */
+static int read_added(struct text_reader *reader, const json_t *item)
+{
+    const json_t *content = json_object_get(item, "content"), *id = json_object_get(item, "id");
+    if (!json_is_string(content) || !json_is_integer(id))
+        return text_reader_fail(reader, S2S_E_FORMAT, NULL, "content or id is missing");
+    struct text_added added = {.content = (char *)(uintptr_t)json_string_value(content),
+                               .len = json_string_length(content)};
+    int rc = text_reader_bool(reader, &added.single_word, item, "single_word", false);
+    if (rc == 0)
+        rc = text_reader_bool(reader, &added.lstrip, item, "lstrip", false);
+    if (rc == 0)
+        rc = text_reader_bool(reader, &added.rstrip, item, "rstrip", false);
+    if (rc == 0)
+        rc = text_reader_bool(reader, &added.special, item, "special", false);
+    if (rc == 0)
+        rc = text_reader_bool(reader, &added.normalized, item, "normalized", !added.special);
+    if (rc < 0 || added.len == 0) /* as the library: an empty token is never found */
+        return rc;
+    rc = id_of_added(reader, &added.id, added.content, added.len, json_integer_value(id),
+                     (size_t)reader->tok->n_tokens);
+    return rc < 0 ? rc : text_tokenizer_add(reader->tok, &added, reader->err);
+}
 
-static int load_template(struct s2s_tokenizer *tok, const json_t *part, struct s2s_error *err)
+/* ---- post-processors ---- */
+
+static struct text_post_piece *add_post(struct text_reader *reader, bool is_text)
+{
+    struct s2s_tokenizer *tok = reader->tok;
+    s2s_grow(&tok->post, tok->n_post, &tok->post_cap, sizeof *tok->post);
+    tok->post[tok->n_post] = (struct text_post_piece){is_text, S2S_IDS_INIT};
+    return &tok->post[tok->n_post++];
+}
+
+static int add_special_id(struct text_reader *reader, struct text_post_piece *piece,
+                          const json_t *id, const char *key)
+{
+    const struct s2s_tokenizer *tok = reader->tok;
+    json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (value < 0 || value >= tok->n_tokens || !tok->tokens[value].content)
+        return text_reader_fail(reader, S2S_E_FORMAT, key, "an id that no token has");
+    s2s_ids_add(&piece->ids, (int32_t)value);
+    return 0;
+}
+
+static int read_template(struct text_reader *reader, const json_t *part)
 {
     const json_t *single = json_object_get(part, "single");
     const json_t *specials = json_object_get(part, "special_tokens");
     size_t i, k;
     json_t *item, *id;
-    if (tok->post)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "two TemplateProcessing post-processors");
     if (!json_is_array(single) || json_array_size(single) == 0)
-        return bad_key(err, "TemplateProcessing: single", "an array of pieces");
+        return text_reader_fail(reader, S2S_E_FORMAT, "single", "not an array of pieces");
     json_array_foreach(single, i, item)
     {
-        s2s_grow(&tok->post, tok->n_post, &tok->post_cap, sizeof *tok->post);
-        struct text_post_piece *piece = &tok->post[tok->n_post++];
-        *piece = (struct text_post_piece){json_object_get(item, "Sequence") != NULL, S2S_IDS_INIT};
+        struct text_post_piece *piece = add_post(reader, json_object_get(item, "Sequence") != NULL);
         if (piece->is_text)
             continue;
         const char *name =
             json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
         const json_t *ids = json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
         if (!json_is_array(ids))
-            return s2s_error_set(err, S2S_E_FORMAT, "TemplateProcessing: no ids for %s",
-                                 name ? name : "a piece without a name");
+            return text_reader_fail(reader, S2S_E_FORMAT, "special_tokens", "no ids for %s",
+                                    name ? name : "a piece without a name");
         json_array_foreach(ids, k, id)
         {
-            json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
-            if (value < 0 || value >= tok->n_tokens || !tok->tokens[value].content)
-                return s2s_error_set(err, S2S_E_FORMAT,
-                                     "TemplateProcessing: %s has an id that no token has", name);
-            s2s_ids_add(&piece->ids, (int32_t)value);
+            int rc = add_special_id(reader, piece, id, "special_tokens");
+            if (rc < 0)
+                return rc;
         }
     }
     return 0;
 }
 
-static int load_post_processor(struct s2s_tokenizer *tok, const json_t *part, struct s2s_error *err)
+/* "cls": ["<s>", 0] before and "sep": ["</s>", 2] behind the text */
+static int read_cls_sep(struct text_reader *reader, const json_t *part)
 {
-    if (!part || json_is_null(part))
-        return 0;
-    const char *type = type_of(part);
-    if (!strcmp(type, "Sequence")) {
-        size_t i;
-        json_t *step;
-        json_array_foreach(json_object_get(part, "processors"), i, step)
-        {
-            int rc = load_post_processor(tok, step, err);
-            if (rc < 0)
-                return rc;
-        }
-        return 0;
+    for (int i = 0; i < 3; i++) {
+        const char *key = i == 0 ? "cls" : "sep";
+        struct text_post_piece *piece = add_post(reader, i == 1);
+        int rc = i == 1 ? 0
+                        : add_special_id(reader, piece,
+                                         json_array_get(json_object_get(part, key), 1), key);
+        if (rc < 0)
+            return rc;
     }
+    return 0;
+}
+
+/* Puts what the processors before made in the place of this one's text. */
+static void compose(struct s2s_tokenizer *tok, struct text_post_piece *before, size_t n_before)
+{
+    struct text_post_piece *own = tok->post;
+    size_t n_own = tok->n_post;
+    if (n_before == 0)
+        return;
+    tok->post = NULL;
+    tok->n_post = tok->post_cap = 0;
+    for (size_t i = 0; i < n_own; i++) {
+        for (size_t k = 0; k < (own[i].is_text ? n_before : 1); k++) {
+            const struct text_post_piece *from = own[i].is_text ? &before[k] : &own[i];
+            s2s_grow(&tok->post, tok->n_post, &tok->post_cap, sizeof *tok->post);
+            struct text_post_piece *to = &tok->post[tok->n_post++];
+            *to = (struct text_post_piece){from->is_text, S2S_IDS_INIT};
+            for (size_t j = 0; j < from->ids.len; j++)
+                s2s_ids_add(&to->ids, from->ids.data[j]);
+        }
+        s2s_ids_release(&own[i].ids);
+    }
+    for (size_t k = 0; k < n_before; k++)
+        s2s_ids_release(&before[k].ids);
+    free(own);
+    free(before);
+}
+
+static int read_post_processor(struct text_reader *reader, const json_t *part)
+{
+    struct s2s_tokenizer *tok = reader->tok;
+    const char *type = text_reader_type(part);
+    bool is_pair = !strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing");
+    if (!strcmp(type, "Sequence"))
+        return text_read_sequence(reader, part, "processors", read_post_processor);
     if (!strcmp(type, "ByteLevel"))
         return 0; /* changes offsets only */
-    if (!strcmp(type, "TemplateProcessing"))
-        return load_template(tok, part, err);
-    return unsupported(err, "post-processor", type);
+    if (strcmp(type, "TemplateProcessing") && !is_pair)
+        return text_reader_fail(reader, S2S_E_UNSUPPORTED, "type", "%s is not supported", type);
+    struct text_post_piece *before = tok->post;
+    size_t n_before = tok->n_post;
+    if (n_before > 64)
+        return text_reader_fail(reader, S2S_E_UNSUPPORTED, NULL, "more than 64 special tokens");
+    tok->post = NULL;
+    tok->n_post = tok->post_cap = 0;
+    int rc = is_pair ? read_cls_sep(reader, part) : read_template(reader, part);
+    compose(tok, before, n_before);
+    return rc;
 }
 
-static int load_decoder(const json_t *part, struct s2s_error *err)
+/* ---- the whole ---- */
+
+static int read_optional(struct text_reader *reader, const json_t *root, const char *key,
+                         int (*read)(struct text_reader *reader, const json_t *part))
 {
-    const char *type = type_of(part);
-    const json_t *steps = json_object_get(part, "decoders");
-    if (!strcmp(type, "Sequence") && json_array_size(steps) == 1)
-        return load_decoder(json_array_get(steps, 0), err);
-    return strcmp(type, "ByteLevel") ? unsupported(err, "decoder", type) : 0;
+    const json_t *part = json_object_get(root, key);
+    return !part || json_is_null(part) ? 0 : read_at(reader, part, read, "%s", key);
 }
 
-static int load_root(struct s2s_tokenizer *tok, const json_t *root, struct s2s_error *err)
+static int read_root(struct text_reader *reader, const json_t *root)
 {
-    bool byte_level = false;
+    struct s2s_tokenizer *tok = reader->tok;
     const json_t *model = json_object_get(root, "model");
+    const json_t *decoder = json_object_get(root, "decoder");
+    const json_t *added = json_object_get(root, "added_tokens");
     if (!json_is_object(model))
-        return bad_key(err, "model", "an object: this is no tokenizer.json");
-    /* the model first: its kind is what a user knows a tokenizer by */
-    int rc = load_model(tok, model, err);
+        return text_reader_fail(reader, S2S_E_FORMAT, "model",
+                                "not an object: this is no tokenizer.json");
+    int rc = read_optional(reader, root, "normalizer", text_read_normalizer);
     if (rc == 0)
-        rc = load_normalizer(tok, json_object_get(root, "normalizer"), err);
+        rc = read_optional(reader, root, "pre_tokenizer", text_read_pre_tokenizer);
     if (rc == 0)
-        rc = load_pre_tokenizer(tok, json_object_get(root, "pre_tokenizer"), &byte_level, err);
-    if (rc == 0 && !byte_level)
-        rc = unsupported(err, "pre-tokenizer", "(no ByteLevel in it)");
+        rc = read_at(reader, model, text_read_model, "model");
     if (rc == 0)
-        rc = load_added(tok, json_object_get(root, "added_tokens"), err);
+        rc = read_optional(reader, root, "decoder", text_read_decoder);
+    tok->has_decoder = decoder && !json_is_null(decoder);
+    tok->decodes_bytes = tok->decoders.len == 1 && tok->decoders.data[0].kind == TEXT_DECODE_BYTES;
+    if (rc == 0 && added && !json_is_null(added))
+        rc = text_read_sequence(reader, root, "added_tokens", read_added);
     if (rc == 0)
-        rc = load_post_processor(tok, json_object_get(root, "post_processor"), err);
-    if (rc == 0)
-        rc = load_decoder(json_object_get(root, "decoder"), err);
+        rc = read_optional(reader, root, "post_processor", read_post_processor);
     for (int i = 0; i < 2 && rc == 0; i++) {
         const char *key = i ? "padding" : "truncation";
         const json_t *value = json_object_get(root, key);
         if (value && !json_is_null(value))
             s2s_warn("text", "the tokenizer's %s is not applied", key);
     }
+    text_tokenizer_set_bytes(tok);
     return rc;
 }
 
@@ -516,7 +331,8 @@ int text_tokenizer_load(struct s2s_tokenizer *tok, const char *json, size_t len,
     json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (!root)
         return s2s_error_set(err, S2S_E_FORMAT, "line %d: %s", at.line, at.text);
-    int rc = load_root(tok, root, err);
+    struct text_reader reader = {tok, "", false, err};
+    int rc = read_root(&reader, root);
     json_decref(root);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* UTF-8, normal form C, and classes of characters. */
+/* UTF-8, normal forms, and classes of characters. */
 #include <utf8proc.h>
 
 #include "lib/text/text_internal.h"
@@ -99,14 +99,36 @@ bool text_is_space(uint32_t cp)
            cp == 0x205f || cp == 0x3000;
 }
 
-bool text_in_ranges(uint32_t cp, const struct text_range *ranges, size_t n)
+void text_utf8_add(struct s2s_buf *out, uint32_t cp)
+{
+    char bytes[4];
+    size_t n = 0;
+    if (cp < 0x80) {
+        s2s_buf_putc(out, (char)cp);
+        return;
+    }
+    if (cp < 0x800) {
+        bytes[n++] = (char)(0xc0 | cp >> 6);
+    } else if (cp < 0x10000) {
+        bytes[n++] = (char)(0xe0 | cp >> 12);
+        bytes[n++] = (char)(0x80 | (cp >> 6 & 0x3f));
+    } else {
+        bytes[n++] = (char)(0xf0 | cp >> 18);
+        bytes[n++] = (char)(0x80 | (cp >> 12 & 0x3f));
+        bytes[n++] = (char)(0x80 | (cp >> 6 & 0x3f));
+    }
+    bytes[n++] = (char)(0x80 | (cp & 0x3f));
+    s2s_buf_add(out, bytes, n);
+}
+
+static bool in_spans(uint32_t cp, const struct text_span32 *spans, size_t n)
 {
     size_t low = 0, high = n;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (cp > ranges[middle].last)
+        if (cp > spans[middle].last)
             low = middle + 1;
-        else if (cp < ranges[middle].first)
+        else if (cp < spans[middle].first)
             high = middle;
         else
             return true;
@@ -114,52 +136,150 @@ bool text_in_ranges(uint32_t cp, const struct text_range *ranges, size_t n)
     return false;
 }
 
-size_t text_find_in_ranges(const char *text, size_t len, const struct text_range *ranges, size_t n)
+bool text_is_word(uint32_t cp)
 {
-    for (size_t i = 0, n_bytes; i < len; i += n_bytes) {
+    if (cp < 0x80)
+        return (cp >= '0' && cp <= '9') || ((cp | 32) >= 'a' && (cp | 32) <= 'z') || cp == '_';
+    return in_spans(cp, text_words, text_n_words);
+}
+
+bool text_is_punctuation(uint32_t cp)
+{
+    if (cp < 0x80)
+        return cp > ' ' && cp != 0x7f && (cp == '_' || !text_is_word(cp));
+    return in_spans(cp, text_punctuation, text_n_punctuation);
+}
+
+bool text_is_number(uint32_t cp)
+{
+    return cp < 0x80 ? cp >= '0' && cp <= '9' : in_spans(cp, text_numbers, text_n_numbers);
+}
+
+bool text_is_mark(uint32_t cp)
+{
+    return cp >= 0x300 && in_spans(cp, text_marks, text_n_marks);
+}
+
+bool text_is_nonspacing(uint32_t cp)
+{
+    return cp >= 0x300 && in_spans(cp, text_nonspacing, text_n_nonspacing);
+}
+
+bool text_is_other(uint32_t cp)
+{
+    if (cp < 0x7f)
+        return cp < ' ' && cp != '\t' && cp != '\n' && cp != '\r';
+    return in_spans(cp, text_others, text_n_others);
+}
+
+bool text_has_new_characters(const char *text, size_t len)
+{
+    for (size_t i = 0, n; i < len; i += n) {
         i += ascii_run(text + i, len - i);
         if (i == len)
             break;
-        if (text_in_ranges(text_utf8_get(text + i, &n_bytes), ranges, n))
-            return i;
+        uint32_t cp = text_utf8_get(text + i, &n);
+        size_t low = 0, high = cp < text_new_characters[0].first ? 0 : text_n_new_characters;
+        while (low < high) {
+            size_t middle = (low + high) / 2;
+            if (cp > text_new_characters[middle].last)
+                low = middle + 1;
+            else if (cp < text_new_characters[middle].first)
+                high = middle;
+            else
+                return true;
+        }
     }
-    return len;
+    return false;
 }
 
-static int add_composed(struct s2s_buf *out, const char *text, size_t len, struct s2s_error *err)
+void text_add_lower(struct s2s_buf *out, uint32_t cp)
 {
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len,
-                                      &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (cp < 0x80) {
+        s2s_buf_putc(out, (char)(cp >= 'A' && cp <= 'Z' ? cp + 32 : cp));
+        return;
+    }
+    for (size_t i = 0; i < text_n_lower_cases; i++) {
+        const struct text_lower *lower = &text_lower_cases[i];
+        if (lower->cp != cp)
+            continue;
+        text_utf8_add(out, lower->to[0]);
+        if (lower->to[1])
+            text_utf8_add(out, lower->to[1]);
+        return;
+    }
+    text_utf8_add(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+}
+
+/* ---- normal forms ---- */
+
+static int add_mapped(struct s2s_buf *out, enum text_form form, const char *text, size_t len,
+                      struct s2s_error *err)
+{
+    static const utf8proc_option_t options[] = {
+        [TEXT_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+        [TEXT_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        [TEXT_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        [TEXT_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+    };
+    utf8proc_uint8_t *mapped = NULL;
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len, &mapped, options[form]);
     if (n < 0)
         return s2s_error_set(err, n == UTF8PROC_ERROR_NOMEM ? S2S_E_NOMEM : S2S_E_FORMAT,
-                             "composing (NFC): %s", utf8proc_errmsg(n));
-    s2s_buf_add(out, (const char *)composed, (size_t)n);
-    free(composed);
+                             "normal form: %s", utf8proc_errmsg(n));
+    s2s_buf_add(out, (const char *)mapped, (size_t)n);
+    free(mapped);
     return 0;
 }
 
-int text_add_nfc(struct s2s_buf *out, const char *text, size_t len, struct s2s_error *err)
+/* Bytes from which on a stretch is its own form, whatever stands before: of ASCII, and in NFC of
+ * all below U+0300; the last character of it may combine with what follows. */
+static size_t plain_run(enum text_form form, const char *text, size_t len)
 {
-    /* below U+0300 nothing combines: such text is its own NFC */
-    size_t i = 0;
-    while (i < len && (unsigned char)text[i] < 0xcc)
-        i++;
-    if (i == len) {
-        s2s_buf_add(out, text, len);
-        return 0;
+    size_t n = ascii_run(text, len);
+    while (form == TEXT_NFC && n < len && (unsigned char)text[n] < 0xcc)
+        n++;
+    return n;
+}
+
+/* End of the stretch that begins at i and has to be mapped: where something plain or unknown is. */
+static size_t mapped_end(enum text_form form, const char *text, size_t len, size_t i)
+{
+    const unsigned char plain = form == TEXT_NFC ? 0xcc : 0x80;
+    while (i < len && (unsigned char)text[i] >= plain) {
+        size_t n;
+        uint32_t cp = text_utf8_get(text + i, &n);
+        if (in_spans(cp, text_not_in_forms, text_n_not_in_forms))
+            break;
+        i += n;
     }
-    /* what is too new for the library's NFC is a wall between the parts before and behind */
-    for (i = 0; i < len;) {
-        size_t n = text_find_in_ranges(text + i, len - i, text_not_in_nfc, text_n_not_in_nfc);
-        int rc = n > 0 ? add_composed(out, text + i, n, err) : 0;
+    return i;
+}
+
+int text_add_form(struct s2s_buf *out, enum text_form form, const char *text, size_t len,
+                  struct s2s_error *err)
+{
+    for (size_t i = 0; i < len;) {
+        size_t begin = i + plain_run(form, text + i, len - i);
+        size_t end = mapped_end(form, text, len, begin), n;
+        /* the plain character in front may combine with the stretch */
+        while (begin > i && end > begin && begin > 0) {
+            begin--;
+            if ((text[begin] & 0xc0) != 0x80)
+                break;
+        }
+        s2s_buf_add(out, text + i, begin - i);
+        int rc = end > begin ? add_mapped(out, form, text + begin, end - begin, err) : 0;
         if (rc < 0)
             return rc;
-        i += n;
-        if (i < len) {
-            text_utf8_get(text + i, &n);
-            s2s_buf_add(out, text + i, n);
-            i += n;
+        i = end;
+        if (i < len && (unsigned char)text[i] >= 0x80) {
+            uint32_t cp = text_utf8_get(text + i, &n);
+            if (in_spans(cp, text_not_in_forms, text_n_not_in_forms)) {
+                s2s_buf_add(out, text + i, n);
+                i += n;
+            }
         }
     }
     return 0;
@@ -201,30 +321,4 @@ size_t text_bytes_of_token(char *bytes, const char *token, size_t len)
         bytes[n_bytes++] = (char)byte;
     }
     return n_bytes;
-}
-
-bool text_is_alphanumeric(uint32_t cp)
-{
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        for (size_t i = 0; i < text_n_new_characters; i++)
-            if (cp >= text_new_characters[i].first && cp <= text_new_characters[i].last)
-                return strchr("LM", text_new_characters[i].category[0]) ||
-                       !strcmp(text_new_characters[i].category, "Nd");
-        /* Other_Alphabetic outside letters and marks: circled and squared Latin letters */
-        return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
-               (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
-    }
 }

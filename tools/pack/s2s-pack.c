@@ -53,7 +53,7 @@ static const struct argp_option option_table[] = {
     {"duration-tolerance", KEY_DURATION_TOLERANCE, "S", 0,
      "Seconds that sound may lack of what is declared before it is bad (default 0.5)", 1},
     {NULL, 0, NULL, 0, "Text and audio:", 2},
-    {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json (byte-level BPE)", 2},
+    {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json", 2},
     {"prompt", KEY_PROMPT, "NAME|F", 0,
      "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 2},
     {"audio", KEY_AUDIO, "FORM", 0,

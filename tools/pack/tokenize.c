@@ -21,7 +21,7 @@ struct options {
 enum { KEY_TOKENIZER = 0x100, KEY_DECODE, KEY_NO_SPECIAL };
 
 static const struct argp_option option_table[] = {
-    {"tokenizer", KEY_TOKENIZER, "FILE", 0, "tokenizer.json of a byte-level BPE tokenizer", 1},
+    {"tokenizer", KEY_TOKENIZER, "FILE", 0, "tokenizer.json", 1},
     {"decode", KEY_DECODE, NULL, 0, "From lines of ids to lines of text", 1},
     {"no-special", KEY_NO_SPECIAL, NULL, 0,
      "Leave out the special tokens that the post-processor adds; with --decode leave out all "

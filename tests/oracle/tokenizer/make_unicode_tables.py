@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes lib/text/unicode_tables.c: where Hugging Face tokenizers know another Unicode than PCRE2 and utf8proc.
+"""Writes lib/text/unicode_tables.c: classes of characters as Hugging Face tokenizers know them, and where it knows another Unicode than
+PCRE2 and utf8proc.
 
-Needs tokenizers, libpcre2-8 and libutf8proc. The library's patterns (Oniguruma) know newer characters than an older PCRE2, its Digits
-(Rust) still newer ones, its NFC is years older than utf8proc's. The first two are asked for every code point, NFC for every combining
-character (does it change places with one of another class?) and every decomposition of utf8proc's. Run it again when a peer is updated.
+Needs tokenizers, libpcre2-8 and libutf8proc. The library asks several tables of its own: its patterns (Oniguruma) know newer characters than an
+older PCRE2, its Digits, \\w and lower case (Rust) still newer ones, its punctuation and normal forms are years older than utf8proc's. Each is asked
+for every code point; normal forms for every combining character (does it change places with one of another class?) and every
+decomposition of utf8proc's. Run it again when a peer is updated.
 """
 import ctypes, os
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -36,28 +38,67 @@ def in_oniguruma():
                 yield ord(c), category
 
 
-def in_rust_digits():
-    split = pre_tokenizers.Digits(individual_digits=True)
+def cut_out_by(split):
     for i in range(0, len(POINTS), 100000):
         for piece, _ in split.pre_tokenize_str("".join("a" + chr(c) for c in POINTS[i:i + 100000])):
             if len(piece) == 1 and piece != "a":
                 yield ord(piece)
+        if split.pre_tokenize_str("aa")[0][0] == "a":
+            yield ord("a")
 
 
-def unknown_to_nfc():
-    lib, nfc = ctypes.CDLL("libutf8proc.so.2"), normalizers.NFC().normalize_str
+def in_words():
+    split = pre_tokenizers.Whitespace()
+    for c in POINTS:
+        if split.pre_tokenize_str("a" + chr(c))[0][0] != "a":
+            yield c
+
+
+def taken_away_by(normalizer):
+    for c in POINTS:
+        if normalizer.normalize_str("a" + chr(c)) == "a":
+            yield c
+
+
+def bert(**parts):
+    return normalizers.BertNormalizer(**{"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False, **parts})
+
+
+def lower_case():
+    """Where the library's lower case is not utf8proc's: the character, and what it becomes."""
+    lib, lower = ctypes.CDLL("libutf8proc.so.2"), normalizers.Lowercase().normalize_str
+    for c in POINTS:
+        if lower(chr(c)) != chr(lib.utf8proc_tolower(c)):
+            yield c, lower(chr(c))
+
+
+def unknown_to_forms():
+    """Characters that the library's normal forms leave whole and in their place."""
+    lib = ctypes.CDLL("libutf8proc.so.2")
+    forms = [(n().normalize_str, options) for n, options in
+             ((normalizers.NFC, 1 << 3), (normalizers.NFD, 1 << 4), (normalizers.NFKC, 1 << 3 | 1 << 2), (normalizers.NFKD, 1 << 4 | 1 << 2))]
+    nfc = forms[0][0]
     lib.utf8proc_get_property.restype = ctypes.POINTER(ctypes.c_int16)
     for c in POINTS:
         ccc = lib.utf8proc_get_property(c)[1]
         text = "a\u0345" + chr(c) if ccc < 240 else "a" + chr(c) + "\u0334"
         if ccc and c not in (0x345, 0x334) and nfc(text) == text:
             yield c
-        whole = (ctypes.c_int32 * 16)()
-        n = lib.utf8proc_decompose_char(c, whole, 16, 1 << 4, ctypes.byref(ctypes.c_int()))
+        whole = (ctypes.c_int32 * 32)()
+        n = lib.utf8proc_decompose_char(c, whole, 32, 1 << 4, ctypes.byref(ctypes.c_int()))
         parts = "".join(map(chr, whole[:n]))
         if n > 1 and nfc(chr(c)) != nfc(parts):
             yield c
             yield ord(parts[-1])
+        for form, options in forms:
+            into = ctypes.c_void_p()
+            text = chr(c).encode()
+            n = lib.utf8proc_map(text, len(text), ctypes.byref(into), options | 1 << 1)
+            ours = ctypes.string_at(into, n).decode()
+            if form(chr(c)) != ours:
+                if form(chr(c)) != chr(c):
+                    raise SystemExit(f"U+{c:04X}: the library makes {form(chr(c))!a} of it, utf8proc {ours!a}")
+                yield c
 
 
 def ranges(points):
@@ -70,18 +111,24 @@ def ranges(points):
     return out
 
 
+def table(name, what, item):
+    found = ranges(what)
+    return ["", f"const struct {item} {name}[] = {{", *(("    {0x%x, 0x%x, \"%s\"}," if found[0][2] else "    {0x%x, 0x%x},") % tuple(r[:3 if r[2] else 2]) for r in found),
+            "};", f"const size_t text_n_{name[5:]} = {len(found)};"]
+
+
 new = unassigned_in_pcre2()
 onig = dict(in_oniguruma())
-lines = ["/* Made by tests/oracle/tokenizer/make_unicode_tables.py. */", '#include "lib/text/text_internal.h"', "",
-         "const struct text_range text_new_characters[] = {"]
-table = ranges([(c, t) for c, t in onig.items() if c in new])
-lines += ['    {0x%x, 0x%x, "%s"},' % tuple(r) for r in table]
-lines += ["};", f"const size_t text_n_new_characters = {len(table)};", "", "const struct text_range text_new_digits[] = {"]
-table = ranges([(c, "N") for c in in_rust_digits() if onig.get(c, "")[:1] != "N"])
-lines += ['    {0x%x, 0x%x, "%s"},' % tuple(r) for r in table]
-lines += ["};", f"const size_t text_n_new_digits = {len(table)};", "", "const struct text_range text_not_in_nfc[] = {"]
-table = ranges([(c, "") for c in set(unknown_to_nfc())])
-lines += ['    {0x%x, 0x%x, "%s"},' % tuple(r) for r in table]
-lines += ["};", f"const size_t text_n_not_in_nfc = {len(table)};"]
+lines = ["/* Classes of characters. Made by tests/oracle/tokenizer/make_unicode_tables.py. */", '#include "lib/text/text_internal.h"']
+lines += table("text_new_characters", [(c, t) for c, t in onig.items() if c in new], "text_range")
+plain = {"words": in_words(), "numbers": cut_out_by(pre_tokenizers.Digits(individual_digits=True)), "punctuation": cut_out_by(pre_tokenizers.Punctuation()),
+         "marks": taken_away_by(normalizers.StripAccents()), "nonspacing": taken_away_by(bert(strip_accents=True)),
+         "others": taken_away_by(bert(clean_text=True)), "not_in_forms": unknown_to_forms()}
+for name, points in plain.items():
+    lines += table("text_" + name, [(c, "") for c in set(points)], "text_span32")
+lower = sorted(lower_case())
+lines += ["", "const struct text_lower text_lower_cases[] = {"]
+lines += ['    {0x%x, {%s}},' % (c, ", ".join("0x%x" % ord(x) for x in to)) for c, to in lower]
+lines += ["};", f"const size_t text_n_lower_cases = {len(lower)};"]
 with open(os.path.join(ROOT, "lib/text/unicode_tables.c"), "w") as f:
     f.write("\n".join(lines) + "\n")

@@ -89,6 +89,21 @@ static void qwen_ids_and_texts_are_those_of_hf(void **state)
     check_strings("tokenizer_bytelevel_qwen", "strings.json");
 }
 
+static void byte_fallback_ids_and_texts_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer_spbpe_llama2", "strings.json");
+}
+
+static void unigram_ids_and_texts_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer_unigram", "strings.json");
+}
+
+static void wordpiece_ids_and_texts_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer_wordpiece", "strings.json");
+}
+
 /* Added tokens with every flag among characters of every block (check_tokenizers.py --golden). */
 static void flags_of_added_tokens_are_those_of_hf(void **state)
 {
@@ -168,30 +183,55 @@ static int parse_with(struct s2s_tokenizer **tok, const char *normalizer, const 
     "prefix_space\":false," \
     "\"use_regex\":false}]}"
 
-static void other_kinds_are_refused_by_name(void **state)
+/* A model of one token with options in front of its vocabulary. */
+#define BPE(options) "{\"type\":\"BPE\"," options "\"vocab\":{\"a\":0},\"merges\":[]}"
+
+static void what_is_not_read_is_named_with_its_place(void **state)
 {
     static const struct {
         const char *normalizer, *pre, *model, *post, *decoder, *added, *says;
     } cases[] = {
-        {"null", PRE, "{\"type\":\"Unigram\",\"vocab\":[]}", "null", DECODER, "", "Unigram"},
-        {"null", PRE, "{\"type\":\"WordPiece\",\"vocab\":{}}", "null", DECODER, "", "WordPiece"},
-        {"null", PRE, "{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}",
-         "null", DECODER, "", "byte_fallback"},
-        {"{\"type\":\"NFKC\"}", PRE, MODEL, "null", DECODER, "", "NFKC"},
-        {"null", "null", MODEL, "null", DECODER, "", "no ByteLevel"},
-        {"null", "{\"type\":\"Metaspace\"}", MODEL, "null", DECODER, "", "Metaspace"},
-        {"null", PRE, MODEL, "{\"type\":\"BertProcessing\"}", DECODER, "", "BertProcessing"},
-        {"null", PRE, MODEL, "null", "{\"type\":\"WordPiece\"}", "", "decoder"},
-        {"null", PRE, MODEL, "null", DECODER, "{\"id\":99999999,\"content\":\"x\"}", "99999999"},
-        {"null", PRE, MODEL, "null", DECODER, "{\"id\":3,\"content\":\"x\"}", "id 3 belongs"},
+        {"null", PRE, "{\"type\":\"Unigram\",\"vocab\":[]}", "null", DECODER, "",
+         "model.vocab: not an array"},
+        {"null", PRE, "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[\"b\"]]}", "null", DECODER, "",
+         "model.vocab[1] is not"},
+        {"null", PRE, "{\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",0]]}", "null", DECODER,
+         "", "model.unk_id"},
+        {"null", PRE, "{\"type\":\"WordPiece\",\"vocab\":{}}", "null", DECODER, "",
+         "model.vocab: not an object"},
+        {"null", PRE, "{\"type\":\"Other\"}", "null", DECODER, "",
+         "model.type: Other is not supported"},
+        {"null", PRE, BPE("\"dropout\":0.1,"), "null", DECODER, "", "model.dropout"},
+        {"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFX\"}]}", PRE,
+         MODEL, "null", DECODER, "", "normalizer.normalizers[1].type: NFX is not supported"},
+        {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"A*\"}", PRE, MODEL, "null", DECODER,
+         "", "normalizer.precompiled_charsmap: character 1 is not base64"},
+        {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"////fwAA\"}", PRE, MODEL, "null",
+         DECODER, "", "normalizer.precompiled_charsmap: a charsmap of 6 bytes"},
+        {"{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}", PRE, MODEL, "null", DECODER, "",
+         "normalizer.pattern: not a Regex or a String"},
+        {"null", "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"UnicodeScripts\"}]}", MODEL,
+         "null", DECODER, "", "pre_tokenizer.pretokenizers[0].type: UnicodeScripts"},
+        {"null", "{\"type\":\"Metaspace\",\"prepend_scheme\":\"last\"}", MODEL, "null", DECODER, "",
+         "pre_tokenizer.prepend_scheme"},
+        {"null", "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}", MODEL, "null", DECODER, "",
+         "pre_tokenizer.replacement: not one character"},
+        {"null", PRE, MODEL, "{\"type\":\"BertProcessing\"}", DECODER, "", "post_processor.cls"},
+        {"null", PRE, MODEL, "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"X\"}]}", DECODER,
+         "", "post_processor.processors[0].type: X is not supported"},
+        {"null", PRE, MODEL, "null", "{\"type\":\"X\"}", "", "decoder.type: X is not supported"},
+        {"null", PRE, MODEL, "null", DECODER, "{\"id\":99999999,\"content\":\"x\"}",
+         "added_tokens[0].id: 99999999"},
+        {"null", PRE, MODEL, "null", DECODER, "{\"id\":3,\"content\":\"x\"}",
+         "added_tokens[0].id: 3 belongs"},
         {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}", "null",
-         DECODER, "", "merges[0]"},
+         DECODER, "", "model.merges[0]: b is not in"},
         {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}", "null",
-         DECODER, "", "two tokens"},
+         DECODER, "", "model.vocab: two tokens"},
         {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}", "null", DECODER, "",
-         "id -1"},
+         "model.vocab: id -1"},
         {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}",
-         MODEL, "null", DECODER, "", "pattern ("},
+         MODEL, "null", DECODER, "", "pre_tokenizer.pattern.Regex: pattern ("},
         {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\b\"},\"behavior\":\"Isolated\"}",
          MODEL, "null", DECODER, "", "not supported"},
         {"null", REMOVE("a(?i)b|c"), MODEL, "null", DECODER, "", "group"},
@@ -328,10 +368,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama3_ids_and_texts_are_those_of_hf),
         cmocka_unit_test(qwen_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(byte_fallback_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(unigram_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(wordpiece_ids_and_texts_are_those_of_hf),
         cmocka_unit_test(flags_of_added_tokens_are_those_of_hf),
         cmocka_unit_test(roles_are_found_and_a_tag_gets_the_next_id),
         cmocka_unit_test(bytes_that_are_not_utf8_are_refused_with_their_place),
-        cmocka_unit_test(other_kinds_are_refused_by_name),
+        cmocka_unit_test(what_is_not_read_is_named_with_its_place),
         cmocka_unit_test(merges_go_by_rank_and_long_words_end),
         cmocka_unit_test(patterns_match_what_they_match_in_oniguruma),
         cmocka_unit_test(an_added_token_of_nothing_is_none),

@@ -67,6 +67,29 @@ uint32_t s2s_pyrandom_below(struct s2s_pyrandom *r, uint32_t n)
     return value;
 }
 
+double s2s_pyrandom_double(struct s2s_pyrandom *r)
+{
+    const uint32_t high = s2s_pyrandom_u32(r) >> 5, low = s2s_pyrandom_u32(r) >> 6;
+    return ((double)high * 67108864.0 + (double)low) / 9007199254740992.0;
+}
+
+int64_t s2s_pyrandom_between(struct s2s_pyrandom *r, int64_t low, int64_t high)
+{
+    return low + s2s_pyrandom_below(r, (uint32_t)(high - low + 1));
+}
+
+size_t s2s_pyrandom_choice(struct s2s_pyrandom *r, const double *weights, size_t n)
+{
+    double total = 0, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        total += weights[i];
+    const double at = s2s_pyrandom_double(r) * total;
+    for (size_t i = 0; i + 1 < n; i++) /* bisect_right of the running sums */
+        if (at < (sum += weights[i]))
+            return i;
+    return n - 1;
+}
+
 void s2s_pyrandom_shuffle(struct s2s_pyrandom *r, uint32_t *items, size_t n)
 {
     for (size_t i = n; i-- > 1;) {

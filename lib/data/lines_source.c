@@ -1,7 +1,11 @@
-/* Samples that are lines of text files: manifests, cuts, tokenized rows. */
+/* Samples that are lines of text files: manifests, cuts, conversations, texts, tokenized rows. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/base/pyrandom.h"
+#include "lib/data/conversation.h"
+#include "lib/data/line_json.h"
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
 #include "lib/data/source.h"
@@ -13,32 +17,143 @@ struct lines_source {
     enum s2s_lines_kind kind;
     struct s2s_lines *files; /* [n_files] */
     size_t n_files;
-    struct s2s_source_options opt; /* its strings are owned */
+    struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field;
-    uint32_t part; /* where `next` is */
-    struct s2s_line line;
+    /* The order of files that the last walk took [n_files]: the next one shuffles that, as upstream
+     * shuffles its list of paths in place */
+    uint32_t *order;
+    uint64_t epoch;
 };
 
-static int next(struct s2s_source *base, struct s2s_place *place, struct s2s_error *err)
+struct lines_walk {
+    struct s2s_walk base;
+    struct s2s_pyrandom random; /* of lines */
+    uint32_t *order;            /* [n_files] */
+    size_t idx;                 /* the place: a file of order, */
+    struct s2s_line line;       /* and its line last given, */
+    struct s2s_line *shuffled;  /* or how many of its shuffled lines [n_shuffled] are given */
+    size_t n_shuffled, n_given;
+};
+
+/* ---- walking ---- */
+
+static bool is_conversation(enum s2s_lines_kind kind)
 {
-    struct lines_source *s = (struct lines_source *)base;
-    for (; s->part < s->n_files; s->part++) {
-        if (s2s_lines_next(&s->files[s->part], &s->line)) {
-            *place =
-                (struct s2s_place){.at = s->line.begin, .line = s->line.number, .part = s->part};
+    return kind == S2S_LINES_CONVERSATION || kind == S2S_LINES_SHARE_GPT;
+}
+
+static struct s2s_walk *begin(struct s2s_source *base)
+{
+    struct lines_walk *w = s2s_xcalloc(1, sizeof *w);
+    w->base.source = base;
+    return &w->base;
+}
+
+/*
+ * The order of files. Upstream's loaders differ: manifests and conversations add the number of the
+ * epoch to the seed, texts do not; the latter two, and manifests of several files, shuffle what the
+ * last epoch left.
+ */
+static void draw(struct lines_walk *w, struct lines_source *s)
+{
+    const bool by_epoch = s->kind == S2S_LINES_NEMO || is_conversation(s->kind);
+    w->order = s2s_xmalloc((s->n_files + 1) * sizeof *w->order);
+    if (s->opt.shuffle && s->kind != S2S_LINES_CUTS && s->kind != S2S_LINES_IDS) {
+        s2s_pyrandom_seed(&w->random, s->opt.seed + (by_epoch ? s->epoch : 0));
+        s2s_pyrandom_shuffle(&w->random, s->order, s->n_files);
+    }
+    memcpy(w->order, s->order, s->n_files * sizeof *w->order);
+    s->epoch += s->kind == S2S_LINES_NEMO;
+}
+
+static void shuffle_lines(struct lines_walk *w, const struct s2s_lines *file)
+{
+    struct s2s_line line = {.number = 0}, *lines = NULL;
+    size_t n = 0, cap = 0;
+    while (s2s_lines_next(file, &line)) {
+        s2s_grow(&lines, n, &cap, sizeof *lines);
+        lines[n++] = line;
+    }
+    uint32_t *order = s2s_xmalloc((n + 1) * sizeof *order);
+    for (size_t i = 0; i < n; i++)
+        order[i] = (uint32_t)i;
+    s2s_pyrandom_shuffle(&w->random, order, n);
+    w->shuffled = s2s_xmalloc((n + 1) * sizeof *w->shuffled);
+    for (size_t i = 0; i < n; i++)
+        w->shuffled[i] = lines[order[i]];
+    w->n_shuffled = n;
+    w->n_given = 0;
+    free(order);
+    free(lines);
+}
+
+/* The next line of the file, in the order of this walk. */
+static bool next_line(struct lines_walk *w, const struct lines_source *s,
+                      const struct s2s_lines *file)
+{
+    if (!s->opt.shuffle || !is_conversation(s->kind))
+        return s2s_lines_next(file, &w->line);
+    if (!w->shuffled)
+        shuffle_lines(w, file);
+    if (w->n_given == w->n_shuffled)
+        return false;
+    w->line = w->shuffled[w->n_given++];
+    return true;
+}
+
+/* Lines with _skipme are no samples. What cannot be parsed is left to `load`, which says why. */
+static bool is_marked(const struct s2s_line *line)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT;
+    if (!memmem(line->text, line->len, "_skipme", 7))
+        return false;
+    json_t *object = data_load_object(line, &ignored);
+    const json_t *custom = json_object_get(object, "custom");
+    const bool marked = data_is_truthy(json_object_get(object, "_skipme")) ||
+                        data_is_truthy(json_object_get(custom, "_skipme"));
+    json_decref(object);
+    return marked;
+}
+
+static bool may_be_marked(enum s2s_lines_kind kind)
+{
+    return kind != S2S_LINES_CUTS && kind != S2S_LINES_IDS && kind != S2S_LINES_SHARE_GPT &&
+           kind != S2S_LINES_TEXT;
+}
+
+static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error *err)
+{
+    struct lines_walk *w = (struct lines_walk *)base;
+    struct lines_source *s = (struct lines_source *)base->source;
+    if (!w->order)
+        draw(w, s);
+    for (; w->idx < s->n_files; w->idx++) {
+        const uint32_t part = w->order[w->idx];
+        while (next_line(w, s, &s->files[part])) {
+            if (may_be_marked(s->kind) && is_marked(&w->line)) {
+                s->base.n_marked++;
+                continue;
+            }
+            *place = (struct s2s_place){.at = w->line.begin, .line = w->line.number, .part = part};
             return 1;
         }
-        s->line = (struct s2s_line){.number = 0};
+        w->line = (struct s2s_line){.number = 0};
+        free(w->shuffled);
+        w->shuffled = NULL;
+        s->epoch += is_conversation(s->kind) && w->idx + 1 == s->n_files;
     }
     return 0;
 }
 
-static void rewind_lines(struct s2s_source *base)
+static void end(struct s2s_walk *base)
 {
-    struct lines_source *s = (struct lines_source *)base;
-    s->part = 0;
-    s->line = (struct s2s_line){.number = 0};
+    struct lines_walk *w = (struct lines_walk *)base;
+    free(w->order);
+    free(w->shuffled);
+    free(w);
 }
+
+/* ---- loading ---- */
 
 static int load_ids(const struct lines_source *s, struct s2s_sample *sample,
                     const struct s2s_line *line, struct s2s_error *err)
@@ -52,34 +167,53 @@ static int load_ids(const struct lines_source *s, struct s2s_sample *sample,
     return 1;
 }
 
-/* A transcript's sample: what is asked for stands in the line itself. */
-static int with_prompt(struct s2s_sample *sample, int rc, struct s2s_error *err)
+/* A sample of a manifest must have its transcript. */
+static int with_text(struct s2s_sample *sample, int rc, struct s2s_error *err)
 {
-    if (rc > 0 && !sample->text)
-        return s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", sample->id);
-    if (rc > 0)
-        s2s_sample_prompt(sample, sample->custom);
+    if (rc <= 0 || sample->text)
+        return rc;
+    rc = s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", sample->id);
+    if (json_is_string(json_object_get(sample->custom, "answer")))
+        s2s_error_hint(err, rc, "--text-field answer takes its 'answer'");
     return rc;
+}
+
+static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
+                      const struct s2s_line *line, const struct s2s_place *place,
+                      struct s2s_error *err)
+{
+    const char *path = s->files[place->part].path;
+    const struct s2s_manifest_options how = {s2s_spool_is_pipe(path) ? NULL : path, s->text_field,
+                                             s->lang_field};
+    switch (s->kind) {
+    case S2S_LINES_NEMO:
+        return with_text(sample, s2s_data_parse_nemo(sample, line, place->variant, &how, err), err);
+    case S2S_LINES_CUTS:
+        return with_text(sample, s2s_data_parse_cut(sample, line, &how, err), err);
+    case S2S_LINES_CONVERSATION:
+        return s2s_data_parse_conversation(sample, line, &how, err);
+    case S2S_LINES_SHARE_GPT:
+        return s2s_data_parse_share_gpt(sample, line, &how, s->opt.placeholders, err);
+    case S2S_LINES_SFT:
+        return s2s_data_parse_sft(sample, line, &how, err);
+    case S2S_LINES_TEXT:
+    case S2S_LINES_TEXT_JSONL:
+        return s2s_data_parse_text(sample, line, s->kind == S2S_LINES_TEXT_JSONL, &how, err);
+    case S2S_LINES_IDS:
+        return load_ids(s, sample, line, err);
+    }
+    S2S_BUG("kind %d of lines", (int)s->kind);
 }
 
 static int load(const struct s2s_source *base, struct s2s_sample *sample,
                 const struct s2s_place *place, struct s2s_error *err)
 {
     const struct lines_source *s = (const struct lines_source *)base;
-    const struct s2s_lines *file = &s->files[place->part];
-    const struct s2s_line line = s2s_lines_at(file, place->at, place->line);
-    const struct s2s_manifest_options how = {s2s_spool_is_pipe(file->path) ? NULL : file->path,
-                                             s->text_field, s->lang_field};
-    switch (s->kind) {
-    case S2S_LINES_NEMO:
-        return with_prompt(sample, s2s_data_parse_nemo(sample, &line, place->variant, &how, err),
-                           err);
-    case S2S_LINES_CUTS:
-        return with_prompt(sample, s2s_data_parse_cut(sample, &line, &how, err), err);
-    case S2S_LINES_IDS:
-        return load_ids(s, sample, &line, err);
-    }
-    S2S_BUG("kind %d of lines", (int)s->kind);
+    const struct s2s_line line = s2s_lines_at(&s->files[place->part], place->at, place->line);
+    int rc = parse_line(s, sample, &line, place, err);
+    if (rc > 0)
+        s2s_sample_tag(sample, s->opt.tags, is_conversation(s->kind));
+    return rc;
 }
 
 static char *where(const struct s2s_source *base, const struct s2s_place *place)
@@ -97,19 +231,23 @@ static bool digest(const struct s2s_source *base, size_t k, char hex[33])
     return true;
 }
 
+/* ---- opening ---- */
+
 static void close_lines(struct s2s_source *base)
 {
     struct lines_source *s = (struct lines_source *)base;
     for (size_t i = 0; i < s->n_files; i++)
         s2s_lines_close(&s->files[i]);
     free(s->files);
+    free(s->order);
     free(s->text_field);
     free(s->lang_field);
+    json_decref(s->opt.tags);
     free(s);
 }
 
-static const struct s2s_source_kind kind_of_lines = {next,  rewind_lines, load,
-                                                     where, digest,       close_lines};
+static const struct s2s_source_kind kind_of_lines = {begin, next,   end,        load,
+                                                     where, digest, close_lines};
 
 int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
                           const char *const *paths, size_t n_paths,
@@ -120,11 +258,14 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
     s->base.kind = &kind_of_lines;
     s->kind = kind;
     s->opt = *opt;
+    s->opt.tags = json_incref(opt->tags);
     s->text_field = opt->text_field ? s2s_xstrdup(opt->text_field) : NULL;
     s->lang_field = opt->lang_field ? s2s_xstrdup(opt->lang_field) : NULL;
     s->files = s2s_xcalloc(n_paths + 1, sizeof *s->files);
+    s->order = s2s_xcalloc(n_paths + 1, sizeof *s->order);
     while (rc == 0 && s->n_files < n_paths) {
         rc = s2s_lines_open(&s->files[s->n_files], paths[s->n_files], err);
+        s->order[s->n_files] = (uint32_t)s->n_files;
         s->n_files += rc == 0;
     }
     if (rc == 0)

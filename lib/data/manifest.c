@@ -1,129 +1,12 @@
 /* Parses lines of NeMo manifests and of Lhotse cuts. */
 #include "lib/data/manifest.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/base.h"
-#include "lib/io/there.h"
-
-/* ---- JSON ---- */
-
-static json_t *load_object(const struct s2s_line *line, struct s2s_error *err)
-{
-    json_error_t at;
-    json_t *object = json_loadb(line->text, line->len, JSON_REJECT_DUPLICATES, &at);
-    if (!object) {
-        s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);
-    } else if (!json_is_object(object)) {
-        s2s_error_set(err, S2S_E_FORMAT, "not a JSON object");
-        json_decref(object);
-        object = NULL;
-    }
-    return object;
-}
-
-/* An absent key and null are the same: *out stays as it is. */
-static int get_string(char **out, const json_t *object, const char *key, struct s2s_error *err)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!value || json_is_null(value))
-        return 0;
-    if (!json_is_string(value))
-        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no string", key);
-    free(*out);
-    *out = s2s_xstrdup(json_string_value(value));
-    return 1;
-}
-
-static int get_number(double *out, const json_t *object, const char *key, double min,
-                      struct s2s_error *err)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!value || json_is_null(value))
-        return 0;
-    if (!json_is_number(value) || !(json_number_value(value) >= min) ||
-        !isfinite(json_number_value(value)))
-        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no number of at least %g", key, min);
-    *out = json_number_value(value);
-    return 1;
-}
-
-static int get_int(int *out, const json_t *object, const char *key, int min, struct s2s_error *err)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!value || json_is_null(value))
-        return 0;
-    json_int_t number = json_is_real(value) &&
-                                json_real_value(value) == trunc(json_real_value(value)) &&
-                                fabs(json_real_value(value)) < 1e9
-                            ? (json_int_t)json_real_value(value)
-                            : json_integer_value(value);
-    if (!json_is_number(value) || (json_is_real(value) && number != json_real_value(value)) ||
-        number < min || number > INT32_MAX)
-        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no whole number of at least %d", key, min);
-    *out = (int)number;
-    return 1;
-}
-
-/* Python's truth of a value. */
-static bool is_truthy(const json_t *value)
-{
-    if (!value)
-        return false;
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return json_object_size(value) > 0;
-    case JSON_ARRAY:
-        return json_array_size(value) > 0;
-    case JSON_STRING:
-        return json_string_length(value) > 0;
-    case JSON_INTEGER:
-        return json_integer_value(value) != 0;
-    case JSON_REAL:
-        return json_real_value(value) != 0;
-    case JSON_TRUE:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* ---- files ---- */
-
-/* A relative name means the file beside the manifest, if there is one, else the name as given. */
-static char *resolve(const char *source, const char *manifest)
-{
-    const char *slash = manifest ? strrchr(manifest, '/') : NULL;
-    if (source[0] != '/' && slash) {
-        char *beside = s2s_xasprintf("%.*s/%s", (int)(slash - manifest), manifest, source);
-        if (s2s_is_there(AT_FDCWD, beside))
-            return beside;
-        free(beside);
-    }
-    return s2s_xstrdup(source);
-}
-
-/* The last part of a path without its last suffix, as pathlib's stem. */
-static char *stem_of(const char *path)
-{
-    size_t len = strlen(path);
-    while (len > 0 && path[len - 1] == '/')
-        len--;
-    size_t begin = len;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    for (size_t at = len; at-- > begin + 1;)
-        if (path[at] == '.' && at + 1 < len) {
-            len = at;
-            break;
-        } else if (path[at] == '.') {
-            break;
-        }
-    return s2s_xstrndup(path + begin, len - begin);
-}
+#include "lib/data/line_json.h"
 
 /* The transcript as the assistant's turn. */
 static void add_answer(struct s2s_sample *sample)
@@ -138,20 +21,20 @@ static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json
                       struct s2s_error *err)
 {
     double offset_s = 0;
-    int rc = get_string(&s->source, object, "audio_filepath", err);
+    int rc = data_get_string(&s->source, object, "audio_filepath", err);
     if (rc >= 0 && (rc == 0 || !*s->source))
         return s2s_error_set(err, S2S_E_FORMAT, "'audio_filepath' is missing");
     if (rc >= 0)
-        rc = get_number(&s->duration_s, object, "duration", 0, err);
+        rc = data_get_number(&s->duration_s, object, "duration", 0, err);
     if (rc == 0)
         return s2s_error_set(err, S2S_E_FORMAT, "'duration' is missing");
     if (rc > 0)
-        rc = get_int(&s->rate_hz, object, "sampling_rate", 1, err);
+        rc = data_get_int(&s->rate_hz, object, "sampling_rate", 1, err);
     if (rc >= 0)
-        rc = get_number(&offset_s, object, "offset", 0, err);
+        rc = data_get_number(&offset_s, object, "offset", 0, err);
     if (rc < 0)
         return rc;
-    sample->id = stem_of(s->source);
+    sample->id = data_stem_of(s->source);
     if (rc > 0) {
         s->has_range = true;
         s->offset_s = offset_s;
@@ -186,9 +69,9 @@ static int nemo_text(struct s2s_sample *s, const json_t *object, int variant,
         text_key = "text";
         lang_key = "lang";
     }
-    int rc = get_string(&s->text, object, text_key, err);
+    int rc = data_get_string(&s->text, object, text_key, err);
     if (rc >= 0)
-        rc = get_string(&s->lang, object, lang_key, err);
+        rc = data_get_string(&s->lang, object, lang_key, err);
     return rc < 0 ? rc : n_variants;
 }
 
@@ -212,12 +95,12 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
                         const struct s2s_manifest_options *opt, struct s2s_error *err)
 {
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
-    json_t *object = load_object(line, err);
+    json_t *object = data_load_object(line, err);
     struct s2s_sound *sound;
     if (!object)
         return S2S_E_FORMAT;
     int rc = 0;
-    if (is_truthy(json_object_get(object, "_skipme")))
+    if (data_is_truthy(json_object_get(object, "_skipme")))
         goto out;
     sound = &s2s_sample_add(sample, "user", NULL)->sound;
     rc = nemo_audio(sample, sound, object, err);
@@ -226,7 +109,7 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
     if (rc < 0)
         goto out;
     nemo_custom(sample, object, opt);
-    sound->path = resolve(sound->source, opt->path);
+    sound->path = data_resolve(sound->source, opt->path);
     add_answer(sample);
 out:
     json_decref(object);
@@ -252,10 +135,10 @@ static int cut_supervision(struct s2s_sample *s, const json_t *cut, struct s2s_e
     const json_t *one = json_array_get(list, 0);
     if (!json_is_object(one))
         return s2s_error_set(err, S2S_E_FORMAT, "'supervisions[0]' is no map");
-    int rc = get_string(&s->text, one, "text", err);
+    int rc = data_get_string(&s->text, one, "text", err);
     if (rc >= 0)
-        rc = get_string(&s->lang, one, "language", err);
-    return rc < 0 ? rc : get_string(&s->speaker, one, "speaker", err);
+        rc = data_get_string(&s->lang, one, "language", err);
+    return rc < 0 ? rc : data_get_string(&s->speaker, one, "speaker", err);
 }
 
 /* Nothing but another rate, which the sound gets when it is packed: as Lhotse's resample() leaves
@@ -283,7 +166,7 @@ static int cut_recording(struct s2s_sound *s, const json_t *cut, struct s2s_erro
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "the recording has %zu sources, one expected",
                              json_array_size(sources));
     const json_t *transforms = json_object_get(recording, "transforms");
-    if (is_truthy(transforms) && !only_resamples(transforms)) {
+    if (data_is_truthy(transforms) && !only_resamples(transforms)) {
         int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                "the recording has 'transforms' (speed, volume, ..) to be applied");
         return s2s_error_hint(err, rc, "store the changed sound with cuts.save_audios()");
@@ -294,10 +177,10 @@ static int cut_recording(struct s2s_sound *s, const json_t *cut, struct s2s_erro
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "the recording's source is of type '%s', 'file' expected",
                              type ? type : "");
-    int rc = get_string(&s->source, source, "source", err);
+    int rc = data_get_string(&s->source, source, "source", err);
     if (rc >= 0 && (rc == 0 || !*s->source))
         return s2s_error_set(err, S2S_E_FORMAT, "'recording.sources[0].source' is missing");
-    return rc < 0 ? rc : get_int(&s->rate_hz, recording, "sampling_rate", 1, err);
+    return rc < 0 ? rc : data_get_int(&s->rate_hz, recording, "sampling_rate", 1, err);
 }
 
 static int cut_fields(struct s2s_sample *sample, struct s2s_sound *s, const json_t *cut,
@@ -306,17 +189,17 @@ static int cut_fields(struct s2s_sample *sample, struct s2s_sound *s, const json
     const char *type = json_string_value(json_object_get(cut, "type"));
     if (type && strcmp(type, "MonoCut") != 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "a cut of type '%s', MonoCut expected", type);
-    int rc = get_string(&sample->id, cut, "id", err);
+    int rc = data_get_string(&sample->id, cut, "id", err);
     if (rc == 0)
         return s2s_error_set(err, S2S_E_FORMAT, "'id' is missing");
     if (rc > 0)
-        rc = get_number(&s->offset_s, cut, "start", 0, err);
+        rc = data_get_number(&s->offset_s, cut, "start", 0, err);
     if (rc >= 0)
-        rc = get_number(&s->duration_s, cut, "duration", 0, err);
+        rc = data_get_number(&s->duration_s, cut, "duration", 0, err);
     if (rc == 0)
         return s2s_error_set(err, S2S_E_FORMAT, "'duration' is missing");
     if (rc > 0)
-        rc = get_int(&s->channel, cut, "channel", 0, err);
+        rc = data_get_int(&s->channel, cut, "channel", 0, err);
     if (rc >= 0)
         rc = cut_recording(s, cut, err);
     s->has_range = true;
@@ -327,7 +210,7 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err)
 {
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
-    json_t *cut = load_object(line, err);
+    json_t *cut = data_load_object(line, err);
     if (!cut)
         return S2S_E_FORMAT;
     struct s2s_sound *sound = &s2s_sample_add(sample, "user", NULL)->sound;
@@ -337,7 +220,7 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
     } else {
         const json_t *custom = json_object_get(cut, "custom");
         sample->custom = json_is_object(custom) ? json_copy((json_t *)custom) : NULL;
-        sound->path = resolve(sound->source, opt->path);
+        sound->path = data_resolve(sound->source, opt->path);
         add_answer(sample);
     }
     json_decref(cut);

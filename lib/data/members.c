@@ -132,6 +132,23 @@ int s2s_members_open(struct s2s_members **out, const char *path, struct s2s_erro
     return 0;
 }
 
+int s2s_members_share(struct s2s_members **out, const struct s2s_members *other,
+                      struct s2s_error *err)
+{
+    int fd = other->fd < 0 ? -1 : fcntl(other->fd, F_DUPFD_CLOEXEC, 0);
+    if (other->fd >= 0 && fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot open again", other->name);
+    struct s2s_members *tar = s2s_xcalloc(1, sizeof *tar);
+    *tar = (struct s2s_members){.path = s2s_xstrdup(other->path),
+                                .fd = fd,
+                                .walk_fd = -1,
+                                .len_bytes = other->len_bytes,
+                                .mtime = other->mtime};
+    tar->name = s2s_spool_name(tar->path);
+    *out = tar;
+    return 0;
+}
+
 void s2s_members_close(struct s2s_members *tar)
 {
     if (!tar)
@@ -279,6 +296,30 @@ int s2s_members_read(const struct s2s_members *tar, int64_t at, const char *name
     int rc = fd < 0 ? fd : begin(tar, &in, fd, at, err);
     if (rc == 0)
         rc = read_entry(tar, in, name, bytes, len_bytes, err);
+    archive_read_free(in);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int s2s_members_find(const struct s2s_members *tar, int64_t *at, const char *name,
+                     struct s2s_error *err)
+{
+    struct archive *in = NULL;
+    struct archive_entry *entry;
+    const int64_t from = *at;
+    int fd = reopen(tar, err);
+    int rc = fd < 0 ? fd : begin(tar, &in, fd, from, err), status = ARCHIVE_OK;
+    for (bool first = true; rc == 0; first = false) {
+        status = archive_read_next_header(in, &entry);
+        if (status == ARCHIVE_EOF || status < ARCHIVE_WARN) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: %s is not there", tar->name, name);
+        } else if (!first && archive_entry_filetype(entry) == AE_IFREG &&
+                   !strcmp(archive_entry_pathname(entry), name)) {
+            *at = from + archive_read_header_position(in);
+            rc = 1;
+        }
+    }
     archive_read_free(in);
     if (fd >= 0)
         close(fd);

@@ -14,6 +14,9 @@ struct s2s_members;
 /* OPEN, IO; FORMAT: no tar. Safe for reading from any thread, for walking from one. */
 int s2s_members_open(struct s2s_members **tar, const char *path, struct s2s_error *err);
 void s2s_members_close(struct s2s_members *tar);
+/* Another walk over the same tar, with what that has copied of it. */
+int s2s_members_share(struct s2s_members **tar, const struct s2s_members *other,
+                      struct s2s_error *err);
 /* The path as given; lent. */
 const char *s2s_members_path(const struct s2s_members *tar);
 
@@ -36,5 +39,9 @@ void s2s_members_rewind(struct s2s_members *tar);
  * not there (any more); TRUNCATED. */
 int s2s_members_read(const struct s2s_members *tar, int64_t at, const char *name, void **bytes,
                      size_t *len_bytes, struct s2s_error *err);
+
+/* The place of the next member called `name` behind the one at *at: 1. FORMAT: there is none. */
+int s2s_members_find(const struct s2s_members *tar, int64_t *at, const char *name,
+                     struct s2s_error *err);
 
 #endif

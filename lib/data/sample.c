@@ -65,6 +65,15 @@ void s2s_sample_prompt(struct s2s_sample *sample, const json_t *tags)
         prepend(sample, "system", system);
 }
 
+void s2s_sample_tag(struct s2s_sample *sample, const json_t *tags, bool is_conversation)
+{
+    if (tags && json_object_size(tags) > 0) {
+        sample->custom = sample->custom ? sample->custom : json_object();
+        json_object_update(sample->custom, (json_t *)tags);
+    }
+    s2s_sample_prompt(sample, is_conversation ? tags : sample->custom);
+}
+
 int s2s_sound_read(const struct s2s_sound *sound, void **bytes, size_t *len_bytes,
                    struct s2s_error *err)
 {

@@ -28,9 +28,10 @@ struct s2s_sound {
     /* The part of it: with has_range `duration_s` seconds from offset_s, otherwise all */
     bool has_range;
     double offset_s;
-    double duration_s; /* according to the manifest; 0: unknown */
-    int rate_hz;       /* according to the manifest; 0: unknown */
-    int channel;       /* -1: all of them, mixed */
+    double duration_s;     /* according to the manifest; 0: unknown */
+    double whole_within_s; /* a part that lasts as long as the file within this is all of it */
+    int rate_hz;           /* according to the manifest; 0: unknown */
+    int channel;           /* -1: all of them, mixed */
 };
 
 #define S2S_SOUND_INIT \
@@ -98,5 +99,12 @@ struct s2s_sound *s2s_sample_sound(const struct s2s_sample *sample, size_t k);
  * `tags` (borrowed, may be NULL). As NeMo's multimodal conversations do it.
  */
 void s2s_sample_prompt(struct s2s_sample *sample, const json_t *tags);
+
+/*
+ * Gives a sample the tags of its source (an object, or NULL; borrowed): they replace keys of its
+ * custom ones. What is said before it (s2s_sample_prompt) comes from all of these, or in
+ * conversations, which have turns of their own, from the tags alone.
+ */
+void s2s_sample_tag(struct s2s_sample *sample, const json_t *tags, bool is_conversation);
 
 #endif

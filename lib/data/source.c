@@ -7,12 +7,16 @@
 
 int s2s_source_next(struct s2s_source *source, struct s2s_place *place, struct s2s_error *err)
 {
-    return source->kind->next(source, place, err);
+    if (!source->walk)
+        source->walk = source->kind->begin(source);
+    return source->kind->next(source->walk, place, err);
 }
 
 void s2s_source_rewind(struct s2s_source *source)
 {
-    source->kind->rewind(source);
+    if (source->walk)
+        source->kind->end(source->walk);
+    source->walk = NULL;
 }
 
 int s2s_source_load(const struct s2s_source *source, struct s2s_sample *sample,
@@ -42,6 +46,8 @@ bool s2s_source_digest(const struct s2s_source *source, size_t k, char hex[33])
 
 void s2s_source_close(struct s2s_source *source)
 {
-    if (source)
-        source->kind->close(source);
+    if (!source)
+        return;
+    s2s_source_rewind(source);
+    source->kind->close(source);
 }

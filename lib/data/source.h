@@ -1,7 +1,7 @@
 /*
- * Where samples come from. A source has an order, which `next` walks: it gives places, which are
- * small, and cheap to find. `load` makes the sample of a place, on any thread, again and again, in
- * any order. So a plan can hold a million places, measure their samples on all cores, and have them
+ * Where samples come from. A source has an order, in which a walk gives places, which are small,
+ * and cheap to find. `load` makes the sample of a place, on any thread, again and again, in any
+ * order. So a plan can hold a million places, measure their samples on all cores, and have them
  * loaded when they are packed.
  *
  * Kinds of sources are files that fill `struct s2s_source` (lines_source.c is one) and end in a
@@ -29,13 +29,20 @@ struct s2s_place {
     int32_t variant; /* of a line that has several samples, from 0; `next` gives 0 */
 };
 
+/* One walk over all samples of a source; what the kind keeps follows. */
+struct s2s_walk {
+    struct s2s_source *source;
+};
+
 /* What a kind of source does. */
 struct s2s_source_kind {
-    /* Gives the next place: 1; 0 at the end. An error is about a whole file, and named; the source
-     * then goes on behind that file. One thread at a time. */
-    int (*next)(struct s2s_source *source, struct s2s_place *place, struct s2s_error *err);
-    /* Makes `next` begin anew. */
-    void (*rewind)(struct s2s_source *source);
+    /* Begins a walk, in an order of its own where the source shuffles: each walk of a source is its
+     * next epoch. Several may be open. What shuffles draws when `next` is first called. */
+    struct s2s_walk *(*begin)(struct s2s_source *source);
+    /* Gives the next place: 1; 0 at the end. An error is about a whole file, and named; the walk
+     * then goes on behind that file. One thread at a time for all walks of a source. */
+    int (*next)(struct s2s_walk *walk, struct s2s_place *place, struct s2s_error *err);
+    void (*end)(struct s2s_walk *walk);
     /* Fills the sample. Returns how many variants the place has, 0 where it is marked to be skipped
      * (then the sample holds nothing), or an error without the place's name. */
     int (*load)(const struct s2s_source *source, struct s2s_sample *sample,
@@ -51,8 +58,11 @@ struct s2s_source_kind {
 /* The head of each source. */
 struct s2s_source {
     const struct s2s_source_kind *kind;
+    struct s2s_walk *walk; /* of s2s_source_next; NULL: at the start */
+    int64_t n_marked;      /* samples that walks left out as they are marked _skipme */
 };
 
+/* The source's own walk, and its end: the next call begins the next one. */
 int s2s_source_next(struct s2s_source *source, struct s2s_place *place, struct s2s_error *err);
 void s2s_source_rewind(struct s2s_source *source);
 /* As the kind's, but an error begins with the place's name. */
@@ -70,6 +80,14 @@ struct s2s_source_options {
     const char *text_field; /* NULL: "text" */
     const char *lang_field; /* NULL: "lang" */
     int32_t pad_id;         /* of tokenized rows */
+    bool shuffle;           /* shards, and the lines of conversations, in the order of NeMo */
+    uint64_t seed;          /* shard_seed, resolved */
+    json_t *tags;           /* object: become part of each sample's custom keys; borrowed, may be
+                               NULL */
+    /* What stands for sound in turns of share_gpt: the first kind found; NULL: <sound>, <speech> */
+    const char *const *placeholders;
+    bool skip_missing;    /* members of a tar that are not in its manifest are left out */
+    int64_t slice_length; /* samples taken of each shard of tars; 0: all */
 };
 
 #define S2S_SOURCE_OPTIONS_DEFAULT \
@@ -79,9 +97,14 @@ struct s2s_source_options {
 
 /* Files whose lines are samples. */
 enum s2s_lines_kind {
-    S2S_LINES_NEMO, /* NeMo manifests */
-    S2S_LINES_CUTS, /* Lhotse cuts */
-    S2S_LINES_IDS   /* tokenized rows */
+    S2S_LINES_NEMO,         /* NeMo manifests */
+    S2S_LINES_CUTS,         /* Lhotse cuts */
+    S2S_LINES_IDS,          /* tokenized rows */
+    S2S_LINES_CONVERSATION, /* NeMo's multimodal conversations */
+    S2S_LINES_SHARE_GPT,    /* the same as ShareGPT has them */
+    S2S_LINES_SFT,          /* conversations of text, messages, or pairs of input and output */
+    S2S_LINES_TEXT,         /* a line is a text */
+    S2S_LINES_TEXT_JSONL    /* a line has a text under text_field */
 };
 
 /* paths [n_paths]: "-" is stdin, "pipe:COMMAND" what a command writes. OPEN, IO. */

@@ -65,10 +65,21 @@ static int create(struct s2s_stream_writer **out, const struct pack_loader *load
                   struct s2s_error *err)
 {
     static const struct s2s_args_rule rules[] = {
-        {"manifest", S2S_ARGS_DROP}, {"cuts", S2S_ARGS_DROP},
-        {"ids", S2S_ARGS_DROP},      {"report", S2S_ARGS_DROP},
-        {"plan", S2S_ARGS_DROP},     {"tokenizer", S2S_ARGS_FILE},
-        {"prompt", S2S_ARGS_FILE},   {"encoder-frames", S2S_ARGS_FILE},
+        {"manifest", S2S_ARGS_DROP},
+        {"cuts", S2S_ARGS_DROP},
+        {"ids", S2S_ARGS_DROP},
+        {"report", S2S_ARGS_DROP},
+        {"conversations", S2S_ARGS_DROP},
+        {"share-gpt", S2S_ARGS_DROP},
+        {"sft", S2S_ARGS_DROP},
+        {"text", S2S_ARGS_DROP},
+        {"text-jsonl", S2S_ARGS_DROP},
+        {"input-cfg", S2S_ARGS_DROP},
+        {"tars", S2S_ARGS_DROP},
+        {"plan", S2S_ARGS_DROP},
+        {"tokenizer", S2S_ARGS_FILE},
+        {"prompt", S2S_ARGS_FILE},
+        {"encoder-frames", S2S_ARGS_FILE},
         {NULL, S2S_ARGS_DROP},
     };
     const struct s2s_stream_options how = {.jobs = opt->common.jobs};
@@ -300,6 +311,8 @@ static int check_outputs(const struct pack_options *opt, struct s2s_error *err)
         bool is_input = s2s_outfile_is(outputs[k], opt->tokenizer);
         for (size_t i = 0; i < opt->n_inputs; i++)
             is_input |= s2s_outfile_is(outputs[k], opt->inputs[i]);
+        for (size_t i = 0; i < opt->n_tars; i++)
+            is_input |= s2s_outfile_is(outputs[k], opt->tars[i]);
         if (is_input)
             return s2s_error_set(err, S2S_E_ARG, "%s: is part of the input: choose another name",
                                  outputs[k]);

@@ -8,7 +8,18 @@
 #include "lib/stream/schema.h"
 #include "lib/thd/thd.h"
 
-enum pack_input { PACK_INPUT_NONE, PACK_INPUT_MANIFEST, PACK_INPUT_CUTS, PACK_INPUT_IDS };
+enum pack_input {
+    PACK_INPUT_NONE,
+    PACK_INPUT_MANIFEST,
+    PACK_INPUT_CUTS,
+    PACK_INPUT_IDS,
+    PACK_INPUT_CONVERSATIONS,
+    PACK_INPUT_SHARE_GPT,
+    PACK_INPUT_SFT,
+    PACK_INPUT_TEXT,
+    PACK_INPUT_TEXT_JSONL,
+    PACK_INPUT_CFG
+};
 enum pack_too_long { PACK_TOO_LONG_FAIL, PACK_TOO_LONG_TRUNCATE, PACK_TOO_LONG_SKIP };
 
 struct pack_options {
@@ -16,6 +27,11 @@ struct pack_options {
     enum pack_input kind;
     const char **inputs; /* [n_inputs] */
     size_t n_inputs, cap_inputs;
+    const char **tars; /* [n_tars] */
+    size_t n_tars, cap_tars;
+    const char *text_field, *lang_field;
+    bool shuffle_shards, skip_missing, run_pipes;
+    int64_t n_samples; /* 0: all, once */
     const char *tokenizer, *prompt;
     int64_t max_tokens, batch_size; /* one of them is 0 */
     enum pack_too_long too_long;

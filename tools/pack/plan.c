@@ -47,6 +47,7 @@ struct measured {
 struct batch {
     struct s2s_place places[PLACES_A_BATCH];
     size_t n_places;
+    struct s2s_error *broken; /* what is wrong with a file behind them; NULL: nothing */
     struct measured *out;
     size_t n_out, cap_out;
 };
@@ -68,7 +69,10 @@ static int next_batch(void *ctx, void **item, struct s2s_error *err)
         rc = s2s_source_next(survey->loader->source, &batch->places[batch->n_places], err);
         batch->n_places += rc > 0;
     }
-    if (rc < 0 || batch->n_places == 0) {
+    if (rc < 0 && survey->opt->skip_bad) {
+        batch->broken = s2s_xmalloc(sizeof *err);
+        *batch->broken = *err;
+    } else if (rc < 0 || batch->n_places == 0) {
         free(batch);
         return rc;
     }
@@ -84,6 +88,7 @@ static void drop_batch(void *ctx, void *item)
         free(batch->out[i].err);
     }
     free(batch->out);
+    free(batch->broken);
     free(batch);
 }
 
@@ -211,6 +216,11 @@ static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *er
     struct batch *batch = item;
     for (size_t i = 0; i < batch->n_places; i++)
         measure_place(batch, ctx, &batch->places[i]);
+    if (batch->broken) {
+        struct measured *m = add_measured(batch);
+        m->what = MEASURED_BAD;
+        set_error(m, batch->broken, NULL);
+    }
     return 0;
 }
 
@@ -278,6 +288,8 @@ static int survey_lengths(struct pack_plan *plan, const struct pack_loader *load
     s2s_progress_begin(&survey.progress, "measuring", "samples", 0);
     int rc = s2s_ordered_run(&stages, opt->common.jobs, err);
     s2s_progress_end(&survey.progress);
+    if (epoch == 0)
+        plan->n_marked += loader->source->n_marked;
     if (rc == 0 && plan->n_items > UINT32_MAX / 2)
         rc = s2s_error_set(err, S2S_E_RANGE, "%zu samples are too many", plan->n_items);
     return rc;

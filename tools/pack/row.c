@@ -4,6 +4,9 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "lib/data/blend.h"
+#include "lib/data/expand.h"
+#include "lib/data/tar_source.h"
 #include "lib/io/digest.h"
 
 /* ---- what all rows share ---- */
@@ -94,16 +97,62 @@ static int open_text(struct pack_loader *loader, const struct pack_options *opt,
     return rc;
 }
 
-static int open_source(struct pack_loader *loader, const struct pack_options *opt,
-                       struct s2s_error *err)
+/* Files of lines, or with tars. */
+static int open_files(struct pack_loader *loader, const struct pack_options *opt,
+                      const struct s2s_source_options *how, struct s2s_error *err)
 {
     static const enum s2s_lines_kind kinds[] = {[PACK_INPUT_MANIFEST] = S2S_LINES_NEMO,
                                                 [PACK_INPUT_CUTS] = S2S_LINES_CUTS,
-                                                [PACK_INPUT_IDS] = S2S_LINES_IDS};
-    struct s2s_source_options how = S2S_SOURCE_OPTIONS_DEFAULT;
-    how.pad_id = loader->salm.pad_id;
-    return s2s_source_open_lines(&loader->source, kinds[opt->kind], opt->inputs, opt->n_inputs,
-                                 &how, err);
+                                                [PACK_INPUT_IDS] = S2S_LINES_IDS,
+                                                [PACK_INPUT_CONVERSATIONS] = S2S_LINES_CONVERSATION,
+                                                [PACK_INPUT_SHARE_GPT] = S2S_LINES_SHARE_GPT,
+                                                [PACK_INPUT_SFT] = S2S_LINES_SFT,
+                                                [PACK_INPUT_TEXT] = S2S_LINES_TEXT,
+                                                [PACK_INPUT_TEXT_JSONL] = S2S_LINES_TEXT_JSONL};
+    char **paths = NULL, **tars = NULL;
+    size_t n_paths = 0, n_tars = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < opt->n_inputs; i++)
+        rc = s2s_data_expand(&paths, &n_paths, opt->inputs[i], err);
+    for (size_t i = 0; rc == 0 && i < opt->n_tars; i++)
+        rc = s2s_data_expand(&tars, &n_tars, opt->tars[i], err);
+    if (rc == 0 && n_tars > 0)
+        rc = s2s_source_open_tars(&loader->source, kinds[opt->kind], (const char *const *)paths,
+                                  n_paths, (const char *const *)tars, n_tars, how, err);
+    else if (rc == 0)
+        rc = s2s_source_open_lines(&loader->source, kinds[opt->kind], (const char *const *)paths,
+                                   n_paths, how, err);
+    for (size_t i = 0; i < n_paths; i++)
+        free(paths[i]);
+    for (size_t i = 0; i < n_tars; i++)
+        free(tars[i]);
+    free(paths);
+    free(tars);
+    return rc;
+}
+
+static int open_source(struct pack_loader *loader, const struct pack_options *opt,
+                       struct s2s_error *err)
+{
+    struct s2s_blend_options blend = {.source = S2S_SOURCE_OPTIONS_DEFAULT};
+    struct s2s_source_options *how = &blend.source;
+    how->text_field = opt->text_field;
+    how->lang_field = opt->lang_field;
+    how->pad_id = loader->salm.pad_id;
+    how->shuffle = opt->shuffle_shards;
+    how->seed = (uint64_t)opt->common.seed;
+    how->skip_missing = opt->skip_missing;
+    blend.n_samples = opt->n_samples;
+    blend.run_pipes = opt->run_pipes;
+    if (opt->kind == PACK_INPUT_CFG)
+        return s2s_source_open_input_cfg(&loader->source, opt->inputs[0], &blend, err);
+    int rc = open_files(loader, opt, how, err);
+    if (rc < 0 || opt->n_samples == 0)
+        return rc;
+    struct s2s_blend_node *root = s2s_blend_leaf(loader->source);
+    root->repeat = true;
+    loader->source = s2s_source_open_blend(root, opt->n_samples, NULL, 0);
+    return 0;
 }
 
 int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
@@ -202,6 +251,20 @@ static int check_declared(struct pack_clip *clip, const struct pack_loader *load
                           ceil(10 * (declared_s - file_s) - 1e-6) / 10);
 }
 
+/* A part that lasts about as long as the file is all of it, wherever it begins: as NeMo takes what
+ * is in tars. */
+static void take_whole(struct pack_clip *clip)
+{
+    struct s2s_sound *s = clip->sound;
+    const double file_s = (double)clip->info.n_samples / clip->info.rate_hz;
+    if (fabs(s->duration_s - file_s) >= s->whole_within_s)
+        return;
+    s->has_range = false;
+    s->offset_s = 0;
+    s->duration_s = file_s;
+    clip->range.offset_s = clip->range.duration_s = 0;
+}
+
 static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader,
                         struct s2s_error *err)
 {
@@ -216,6 +279,8 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
         clip->range.duration_s = s->duration_s;
     }
     int rc = info_of(clip, loader, err);
+    if (rc == 0 && clip->sound->whole_within_s > 0)
+        take_whole(clip);
     if (rc == 0)
         rc = check_declared(clip, loader, err);
     if (rc < 0)

@@ -6,6 +6,19 @@ enum {
     KEY_MANIFEST = 0x100,
     KEY_CUTS,
     KEY_IDS,
+    KEY_CONVERSATIONS,
+    KEY_SHARE_GPT,
+    KEY_SFT,
+    KEY_TEXT,
+    KEY_TEXT_JSONL,
+    KEY_INPUT_CFG,
+    KEY_TARS,
+    KEY_TEXT_FIELD,
+    KEY_LANG_FIELD,
+    KEY_SHUFFLE_SHARDS,
+    KEY_SAMPLES,
+    KEY_SKIP_MISSING,
+    KEY_RUN_PIPES,
     KEY_TOKENIZER,
     KEY_PROMPT,
     KEY_LAYOUT,
@@ -36,12 +49,34 @@ enum {
 };
 
 static const struct argp_option option_table[] = {
-    {NULL, 0, NULL, 0, "Samples (one kind; - is stdin; more files may follow):", 1},
+    {NULL, 0, NULL, 0,
+     "Samples (one kind; - is stdin, pipe:COMMAND what it writes, x_{0..9} and x_OP_0..9_CL_ ten "
+     "files; more may follow):",
+     1},
     {"manifest", KEY_MANIFEST, "F", 0,
      "NeMo JSONL manifest: audio_filepath, duration, text, offset", 1},
     {"cuts", KEY_CUTS, "F", 0, "Lhotse cuts (JSONL): MonoCuts with file sources", 1},
     {"ids", KEY_IDS, "F", 0,
      "Tokenized rows (JSONL): id, input_ids, loss_mask, audio [{pos, frames}]", 1},
+    {"conversations", KEY_CONVERSATIONS, "F", 0,
+     "NeMo multimodal conversations (JSONL): turns of text and audio", 1},
+    {"share-gpt", KEY_SHARE_GPT, "F", 0, "The same as ShareGPT has them, with <sound> in the text",
+     1},
+    {"sft", KEY_SFT, "F", 0,
+     "Conversations of text (JSONL): conversations, messages, or input and output", 1},
+    {"text", KEY_TEXT, "F", 0, "Text to be predicted, a line each", 1},
+    {"text-jsonl", KEY_TEXT_JSONL, "F", 0, "The same in JSONL, under --text-field", 1},
+    {"input-cfg", KEY_INPUT_CFG, "F.yaml", 0, "A blend: NeMo's input_cfg", 1},
+    {"tars", KEY_TARS, "F", 0,
+     "Tars with the sound of --manifest, --conversations or --share-gpt, shard by shard", 1},
+    {"text-field", KEY_TEXT_FIELD, "KEY", 0, "Key of the text (default text)", 1},
+    {"lang-field", KEY_LANG_FIELD, "KEY", 0, "Key of the language (default lang)", 1},
+    {"shuffle-shards", KEY_SHUFFLE_SHARDS, NULL, 0,
+     "Shuffle files and shards by --seed, in the order of NeMo", 1},
+    {"samples", KEY_SAMPLES, "N", 0, "N samples of sources that are repeated, instead of all once",
+     1},
+    {"skip-missing", KEY_SKIP_MISSING, NULL, 0, "Leave out members of tars that no line names", 1},
+    {"run-pipes", KEY_RUN_PIPES, NULL, 0, "Run the pipe: commands of --input-cfg", 1},
     {"split", KEY_SPLIT, "R/N", 0, "Every N-th sample only, from sample R (0 to N-1) on", 1},
     {"shuffle", KEY_SHUFFLE, "N", 0, "Shuffle through a buffer of N samples", 1},
     {"epochs", KEY_EPOCHS, "N", 0,
@@ -99,7 +134,7 @@ static void set_input(struct argp_state *state, enum pack_input kind, const char
 {
     struct pack_options *opt = state->input;
     if (opt->kind != PACK_INPUT_NONE && opt->kind != kind)
-        argp_error(state, "only one of --manifest, --cuts and --ids");
+        argp_error(state, "inputs of one kind only: --input-cfg blends several");
     opt->kind = kind;
     s2s_grow(&opt->inputs, opt->n_inputs, &opt->cap_inputs, sizeof *opt->inputs);
     opt->inputs[opt->n_inputs++] = path;
@@ -135,7 +170,7 @@ static void check_options(struct argp_state *state)
 {
     const struct pack_options *opt = state->input;
     if (opt->kind == PACK_INPUT_NONE)
-        argp_error(state, "one of --manifest, --cuts and --ids is needed");
+        argp_error(state, "an input is needed: --manifest, --cuts, --ids, --input-cfg, ..");
     if (opt->kind != PACK_INPUT_IDS && !opt->tokenizer)
         argp_error(state, "--tokenizer is missing");
     if (opt->kind == PACK_INPUT_IDS &&
@@ -144,6 +179,11 @@ static void check_options(struct argp_state *state)
     if (s2s_audio_perturbs(&opt->perturb) &&
         (opt->kind == PACK_INPUT_IDS || opt->audio == S2S_AUDIO_PATH))
         argp_error(state, "--speed, --tempo, --pitch and --volume take sound that is stored");
+    if (opt->n_tars && opt->kind != PACK_INPUT_MANIFEST && opt->kind != PACK_INPUT_CONVERSATIONS &&
+        opt->kind != PACK_INPUT_SHARE_GPT)
+        argp_error(state, "--tars goes with --manifest, --conversations or --share-gpt");
+    if (opt->kind == PACK_INPUT_CFG && opt->n_inputs > 1)
+        argp_error(state, "one --input-cfg only: it may have groups");
     if (!opt->max_tokens && !opt->batch_size)
         argp_error(state, "--tokens or --batch-size is needed");
     if (opt->max_tokens && opt->batch_size)
@@ -217,6 +257,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     case KEY_BATCH_SIZE:
         opt->batch_size = s2s_arg_i64(state, "batch-size", arg, 1, INT32_MAX);
         return 0;
+    case KEY_SAMPLES:
+        opt->n_samples = s2s_arg_i64(state, "samples", arg, 1, INT32_MAX);
+        return 0;
     case KEY_CP:
         opt->cp_size = (int)s2s_arg_i64(state, "cp", arg, 1, 1 << 20);
         return 0;
@@ -246,18 +289,53 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* Options that name inputs. */
+static bool parse_input(int key, char *arg, struct argp_state *state)
+{
+    static const struct {
+        int key;
+        enum pack_input kind;
+    } kinds[] = {{KEY_MANIFEST, PACK_INPUT_MANIFEST},
+                 {KEY_CUTS, PACK_INPUT_CUTS},
+                 {KEY_IDS, PACK_INPUT_IDS},
+                 {KEY_CONVERSATIONS, PACK_INPUT_CONVERSATIONS},
+                 {KEY_SHARE_GPT, PACK_INPUT_SHARE_GPT},
+                 {KEY_SFT, PACK_INPUT_SFT},
+                 {KEY_TEXT, PACK_INPUT_TEXT},
+                 {KEY_TEXT_JSONL, PACK_INPUT_TEXT_JSONL},
+                 {KEY_INPUT_CFG, PACK_INPUT_CFG}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (key == kinds[i].key) {
+            set_input(state, kinds[i].kind, arg);
+            return true;
+        }
+    return false;
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct pack_options *opt = state->input;
+    if (parse_input(key, arg, state))
+        return 0;
     switch (key) {
-    case KEY_MANIFEST:
-        set_input(state, PACK_INPUT_MANIFEST, arg);
+    case KEY_TARS:
+        s2s_grow(&opt->tars, opt->n_tars, &opt->cap_tars, sizeof *opt->tars);
+        opt->tars[opt->n_tars++] = arg;
         return 0;
-    case KEY_CUTS:
-        set_input(state, PACK_INPUT_CUTS, arg);
+    case KEY_TEXT_FIELD:
+        opt->text_field = arg;
         return 0;
-    case KEY_IDS:
-        set_input(state, PACK_INPUT_IDS, arg);
+    case KEY_LANG_FIELD:
+        opt->lang_field = arg;
+        return 0;
+    case KEY_SHUFFLE_SHARDS:
+        opt->shuffle_shards = true;
+        return 0;
+    case KEY_SKIP_MISSING:
+        opt->skip_missing = true;
+        return 0;
+    case KEY_RUN_PIPES:
+        opt->run_pipes = true;
         return 0;
     case KEY_TOKENIZER:
         opt->tokenizer = arg;
@@ -282,7 +360,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (opt->kind == PACK_INPUT_NONE)
-            argp_error(state, "'%s': name inputs with --manifest, --cuts or --ids", arg);
+            argp_error(state, "'%s': name inputs with --manifest, --cuts, --ids, ..", arg);
         set_input(state, opt->kind, arg);
         return 0;
     case ARGP_KEY_END:
@@ -329,5 +407,6 @@ int main(int argc, char **argv)
     s2s_tool_parse(&pack_argp, argc, argv, &opt);
     int rc = pack_run(&opt, &err);
     free(opt.inputs);
+    free(opt.tars);
     return s2s_tool_end(rc, &err);
 }

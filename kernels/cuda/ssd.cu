@@ -24,6 +24,7 @@ int64_t ssd_problem_of(struct ssd_problem *p, const struct s2s_k_ssd *args, bool
     p->n_heads = (int)args->n_heads;
     p->n_groups = (int)args->n_groups;
     p->per = (int)(args->n_heads / args->n_groups);
+    p->all_heads = args->n_heads;
     p->dim = (int)args->dim;
     p->state = (int)args->state;
     p->x = ssd_source_of(&args->x, args->dim);
@@ -151,7 +152,7 @@ __global__ void pass_kernel(struct ssd_pass a)
     if (i >= size)
         return;
     /* [dim, state] outside */
-    const int64_t outside = (int64_t)blockIdx.x * size + i % p.dim * p.state + i / p.dim;
+    const int64_t outside = (seq * p.all_heads + head) * size + i % p.dim * p.state + i / p.dim;
     const int64_t first = ssd_first_slot(p, seq);
     const int64_t chunks = (p.cu[seq + 1] - p.cu[seq] + SSD_CHUNK - 1) / SSD_CHUNK;
     float s = a.initial ? a.initial[outside] : 0;

@@ -19,6 +19,7 @@ struct ssd_problem {
     const int32_t *cu;
     int64_t n_seqs, n, slots;
     int n_heads, n_groups, per; /* per: heads of a group */
+    int64_t all_heads;          /* that states outside have a sequence, where these are a part */
     int dim, state;
     struct ssd_source x, b, c;
     const float *skip;

@@ -3,6 +3,10 @@
  * formulas and the names): the states before the chunks again, the gradients of those behind them
  * in reverse order, one thread an element, and all else as products of a chunk and sums over its
  * rows. Sums over heads are sums of products, or of a fixed order.
+ *
+ * States and weights of all heads are some 200 KiB a token where these are 64 x 128 x 128. Groups
+ * of heads have nothing in common, so that they come one after the other, as few at a time as fill
+ * the device: the workspace is of these, and no result depends on how many they are.
  */
 #include "kernels/cuda/map.h"
 #include "kernels/cuda/ssd.h"
@@ -55,13 +59,70 @@ static int64_t gradients_of(struct ssd_gradients *a, const struct s2s_k_ssd_back
                                workspace ? workspace + first : NULL);
 }
 
+enum { BLOCKS = 8 }; /* of a product of all chunks, that keep a multiprocessor busy */
+
+/* Groups of heads that are computed at a time. */
+static int64_t groups_at_a_time(const struct s2s_queue *queue, const struct s2s_k_ssd *f)
+{
+    const int64_t wanted = (int64_t)BLOCKS * cuda_queue_of(queue)->device.multiprocessors;
+    const int64_t blocks = ssd_slots(f) * (f->n_heads / f->n_groups);
+    const int64_t groups = blocks > 0 ? cuda_ceil_div(wanted, blocks) : f->n_groups;
+    return groups < f->n_groups ? groups : f->n_groups;
+}
+
+static struct s2s_mat columns_from(const struct s2s_mat *mat, int64_t col)
+{
+    struct s2s_mat part = *mat;
+    if (part.data)
+        part.data = (char *)part.data + col * (part.dtype == S2S_BF16 ? 2 : 4);
+    return part;
+}
+
+static float *from(const float *all, int64_t at)
+{
+    return all ? (float *)all + at : NULL;
+}
+
+/* The same for n groups of heads, from `first` on. */
+static struct s2s_k_ssd_backward part_of(const struct s2s_k_ssd_backward *args, int64_t first,
+                                         int64_t n)
+{
+    struct s2s_k_ssd_backward part = *args;
+    struct s2s_k_ssd *f = &part.forward;
+    const int64_t per = f->n_heads / f->n_groups, head = first * per, size = f->dim * f->state;
+    f->n_heads = n * per;
+    f->n_groups = n;
+    f->x = columns_from(&f->x, head * f->dim);
+    f->dt = columns_from(&f->dt, head);
+    f->b = columns_from(&f->b, first * f->state);
+    f->c = columns_from(&f->c, first * f->state);
+    f->a_log += head;
+    f->dt_bias = from(f->dt_bias, head);
+    f->skip = from(f->skip, head);
+    f->initial = from(f->initial, head * size);
+    f->final = NULL;
+    part.dy = columns_from(&part.dy, head * f->dim);
+    part.dx = columns_from(&part.dx, head * f->dim);
+    part.ddt = columns_from(&part.ddt, head);
+    part.db = columns_from(&part.db, first * f->state);
+    part.dc = columns_from(&part.dc, first * f->state);
+    part.dfinal = from(part.dfinal, head * size);
+    part.dinitial = from(part.dinitial, head * size);
+    part.da_log = from(part.da_log, head);
+    part.ddt_bias = from(part.ddt_bias, head);
+    part.dskip = from(part.dskip, head);
+    return part;
+}
+
 size_t cuda_ssd_backward_workspace(const struct s2s_queue *queue,
                                    const struct s2s_k_ssd_backward *args)
 {
     struct ssd_gradients a;
     if (args->forward.n_groups == 0)
         return 0;
-    return (size_t)gradients_of(&a, args, NULL) * sizeof(float);
+    const struct s2s_k_ssd_backward part =
+        part_of(args, 0, groups_at_a_time(queue, &args->forward));
+    return (size_t)gradients_of(&a, &part, NULL) * sizeof(float);
 }
 
 /* ---- states ---- */
@@ -83,7 +144,7 @@ __global__ void pass_back_kernel(struct ssd_pass_back a)
     const int head = (int)(blockIdx.x % p.n_heads);
     if (i >= size)
         return;
-    const int64_t outside = (int64_t)blockIdx.x * size + i % p.dim * p.state + i / p.dim;
+    const int64_t outside = (seq * p.all_heads + head) * size + i % p.dim * p.state + i / p.dim;
     const int64_t first = ssd_first_slot(p, seq);
     const int64_t chunks = (p.cu[seq + 1] - p.cu[seq] + SSD_CHUNK - 1) / SSD_CHUNK;
     float r = a.dlast ? a.dlast[outside] : 0;
@@ -528,12 +589,12 @@ static void of_groups(struct s2s_queue *queue, const struct s2s_k_ssd_backward *
     }
 }
 
-void cuda_ssd_backward(struct s2s_queue *queue, const struct s2s_k_ssd_backward *args)
+/* all_heads: those of which these are a part */
+static void backward_part(struct s2s_queue *queue, const struct s2s_k_ssd_backward *args,
+                          int64_t all_heads)
 {
     const struct s2s_k_ssd *f = &args->forward;
     const int64_t heads = f->n_heads;
-    if (f->n_groups == 0)
-        return;
     if (!args->accumulate_dx)
         ssd_zero_others(queue, f, &args->dx, heads * f->dim);
     if (!args->accumulate_ddt)
@@ -548,10 +609,9 @@ void cuda_ssd_backward(struct s2s_queue *queue, const struct s2s_k_ssd_backward 
     }
     struct ssd_gradients a;
     gradients_of(&a, args, (float *)args->workspace);
-    struct s2s_k_ssd again = *f;
-    again.final = NULL;
+    a.p.all_heads = all_heads;
     ssd_make_times(queue, f, &a.p);
-    ssd_make_states(queue, &again, &a.p);
+    ssd_make_states(queue, f, &a.p);
     states(queue, args, &a);
     of_heads(queue, f, &a);
     of_groups(queue, args, &a);
@@ -562,4 +622,15 @@ void cuda_ssd_backward(struct s2s_queue *queue, const struct s2s_k_ssd_backward 
     for (int i = 0; i < 3; i++)
         if (outs[i])
             cuda_add_parts(queue, outs[i], a.parts + i * heads, a.p.slots, heads, 3 * heads, true);
+}
+
+void cuda_ssd_backward(struct s2s_queue *queue, const struct s2s_k_ssd_backward *args)
+{
+    const struct s2s_k_ssd *f = &args->forward;
+    const int64_t each = f->n_groups ? groups_at_a_time(queue, f) : 1;
+    for (int64_t first = 0; first < f->n_groups; first += each) {
+        const int64_t left = f->n_groups - first;
+        const struct s2s_k_ssd_backward part = part_of(args, first, each < left ? each : left);
+        backward_part(queue, &part, f->n_heads);
+    }
 }

@@ -174,8 +174,6 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
 {
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);
-    for (size_t i = 0; i < ckpt->n_rank_states; i++)
-        json_decref(ckpt->rank_states[i].parts);
     json_decref(ckpt->common);
     json_decref(ckpt->rank_values);
     json_decref(ckpt->run_args);
@@ -183,8 +181,6 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->tensors);
     free(ckpt->paths);
     free(ckpt->objects);
-    free(ckpt->rank_states);
-    free(ckpt->states);
     free(ckpt->copies);
     free(ckpt->rank_places);
     ckpt_arena_release(ckpt);
@@ -194,12 +190,10 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->tensors = NULL;
     ckpt->paths = NULL;
     ckpt->objects = NULL;
-    ckpt->rank_states = NULL;
-    ckpt->states = NULL;
     ckpt->copies = NULL;
     ckpt->rank_places = NULL;
     ckpt->n_members = ckpt->n_tensors = ckpt->n_objects = 0;
-    ckpt->n_rank_states = ckpt->n_states = ckpt->n_copies = 0;
+    ckpt->n_copies = 0;
 }
 
 void s2s_ckpt_close(struct s2s_ckpt *ckpt)

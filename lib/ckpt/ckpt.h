@@ -141,14 +141,13 @@ char *s2s_ckpt_lost_texts(const struct s2s_ckpt *ckpt, bool kept);
 /*
  * Merges Megatron's rank folders (format mp_rank) into the whole model: from now on tensors have
  * the names and shapes of torch_dist, and the common state is that of the first rank without its
- * random states. Extra states lose their content. with_optimizer: the ranks' optimizers are merged
- * too, as in Megatron-Core's torch_dist; if the parameter of some of their tensors is uncertain,
- * they are left out with a warning. Does nothing for other formats. NOTFOUND: a rank is missing.
+ * random states. Extra states lose their content. Optimizers are left out: torch.optim numbers the
+ * parameters and does not name them. Does nothing for other formats. NOTFOUND: a rank is missing.
  * SHAPE, FORMAT: the ranks' tensors do not fit together, or copies of one tensor differ.
  * UNSUPPORTED: a model, or a kind of sharding, that cannot be merged. After an error the checkpoint
  * can only be closed.
  */
-int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err);
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Only checks: do all ranks exist that the saved arguments and the other folders imply, and are
  * they of the same run? NOTFOUND, SHAPE, FORMAT. 0 for other formats. */
 int s2s_ckpt_check_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
@@ -195,8 +194,7 @@ int64_t s2s_ckpt_bytes(const struct s2s_ckpt_tensor *tensor);
  * strings.
  */
 const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
-/* Number of Megatron's rank folders with an optimizer whose tensors are not among the checkpoint's.
- */
+/* Number of Megatron's rank folders with an optimizer, which is not read. */
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
 /* Values of merged rank folders that the common state lacks (rng_state, ..), by name, with the
  * number of folders that had one; lent until close, NULL: none. */
@@ -265,8 +263,6 @@ const struct s2s_ckpt_tensor **s2s_ckpt_by_place(const struct s2s_ckpt *ckpt);
  * completely yet. DIGEST, IO. */
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err);
-/* The same for the tensors of the optimizers in Megatron's rank folders. */
-int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Verifies what further FSDP ranks have of tensors: CRC-32s, and that it equals what the first of
  * them has. DIGEST, FORMAT, IO. */
 int s2s_ckpt_verify_copies(struct s2s_ckpt *ckpt, struct s2s_error *err);

@@ -71,23 +71,6 @@ struct ckpt_member {
     struct ckpt_span span;
 };
 
-/* A tensor of the optimizer of a Megatron rank. Only merging the ranks makes it one of the
- * checkpoint's tensors. */
-struct ckpt_state {
-    struct s2s_ckpt_tensor tensor; /* "mp_rank_00/optimizer.0.state.3.exp_avg" */
-    const char *key;    /* its kind: "exp_avg", "step"; "fp32_param" for master weights */
-    const char *param;  /* name of the model's tensor that it belongs to; NULL: unknown */
-    const char *folder; /* "mp_rank_00" */
-    size_t optimizer;   /* index among several optimizers */
-};
-
-/* The optimizer, or several, of a Megatron rank. */
-struct ckpt_rank_state {
-    const char *folder;
-    const char *why; /* why its tensors could not be assigned to parameters; NULL: they were */
-    json_t *parts;   /* an array: the non-tensor part of each optimizer's dict */
-};
-
 /* What a rank has of a tensor, as one of its own, which must be the same as a chunk of the tensor
  * of that name. */
 struct ckpt_copy {
@@ -144,11 +127,7 @@ struct s2s_ckpt {
                                      */
     const char *part;               /* NULL, or the part of a model that this is ("llm") */
     size_t name_bytes;              /* total length of names of tensors and objects */
-    struct ckpt_state *states;      /* tensors of the ranks' optimizers */
-    size_t n_states, cap_states;
-    struct ckpt_rank_state *rank_states; /* one per rank folder with an optimizer */
-    size_t n_rank_states, cap_rank_states;
-    struct ckpt_copy *copies; /* of FSDP ranks: only `verify` reads them */
+    struct ckpt_copy *copies;       /* of FSDP ranks: only `verify` reads them */
     size_t n_copies, cap_copies;
     struct ckpt_location *rank_places; /* NULL, or memory of the places of FSDP ranks' chunks */
     size_t n_left_values;              /* values of rank files with tensors that are not read */

@@ -95,14 +95,6 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
     return rc;
 }
 
-/* Does the output contain the optimizer? Not in Hugging Face's formats, for a part of a model, or
- * with mapped names. */
-static bool keeps_optimizer(const struct ckpt_job_options *opt)
-{
-    return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS) && !opt->only_weights &&
-           !opt->part && !opt->map;
-}
-
 /* Without --to (average) that of the input, if it can be written. */
 static enum ckpt_output output_of(const struct ckpt_job_options *opt, const struct s2s_ckpt *ckpt)
 {
@@ -122,7 +114,7 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
         return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
                              job->opt->from);
     if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
-        rc = s2s_ckpt_merge_ranks(*ckpt, keeps_optimizer(job->opt), err);
+        rc = s2s_ckpt_merge_ranks(*ckpt, err);
     /* where names are kept, load_model wants those of the file alone */
     if (rc == 0 &&
         (job->opt->map || (output_of(job->opt, *ckpt) == TO_HF && ckpt_map_wanted(*ckpt))))

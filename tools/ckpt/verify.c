@@ -153,8 +153,6 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     if (rc == 0 && n_inside)
         rc = s2s_ckpt_verify_archives(ckpt, &counts->n_unvouched, err);
     if (rc == 0)
-        rc = s2s_ckpt_verify_rank_states(ckpt, err);
-    if (rc == 0)
         rc = s2s_ckpt_verify_copies(ckpt, err);
     if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);

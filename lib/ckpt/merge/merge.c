@@ -216,8 +216,7 @@ static json_t *args_of(const struct merge *m)
     json_t *args = json_copy((json_t *)ckpt_merge_args(m));
     if (json_object_get(m->ckpt->rank_values, "rng_state"))
         json_object_set_new(args, "no_save_rng", json_true());
-    if (!m->optimizer)
-        json_object_set_new(args, "no_save_optim", json_true());
+    json_object_set_new(args, "no_save_optim", json_true());
     return args;
 }
 
@@ -235,8 +234,6 @@ static void merge_common(struct merge *m)
     count_left(m, common);
     if (json_is_object(json_object_get(common, "args")))
         json_object_set_new(common, "args", args_of(m));
-    if (m->optimizer)
-        json_object_set(common, "optimizer", m->optimizer);
     json_decref(m->ckpt->common);
     m->ckpt->common = common;
 }
@@ -261,7 +258,7 @@ static int check_names(const struct merge *m)
     return 0;
 }
 
-static int merge(struct merge *m, bool with_optimizer)
+static int merge(struct merge *m)
 {
     struct merge_local local;
     int rc = ckpt_merge_list_ranks(m);
@@ -281,8 +278,6 @@ static int merge(struct merge *m, bool with_optimizer)
         rc = ckpt_merge_cut(m, &local, name);
         free(name);
     }
-    if (rc == 0 && with_optimizer)
-        rc = ckpt_merge_optimizer(m);
     if (rc == 0)
         rc = ckpt_merge_objects(m);
     if (rc == 0)
@@ -302,7 +297,6 @@ static void release(struct merge *m)
     free(m->stacks);
     free(m->ranks);
     free(m->parts);
-    json_decref(m->optimizer);
 }
 
 /* Since 0.17 the convolution's parameters belong to the mixer itself (conv1d_weight); torch_dist
@@ -327,21 +321,17 @@ static int name_convolutions(struct s2s_ckpt *ckpt, struct s2s_error *err)
             ckpt->tensors[i].name = renamed;
             any = true;
         }
-    for (size_t i = 0; any && i < ckpt->n_states; i++)
-        if (ckpt->states[i].param &&
-            (renamed = convolution_name(ckpt, ckpt->states[i].param)) != NULL)
-            ckpt->states[i].param = renamed;
     return any ? ckpt_seal(ckpt, err) : 0; /* sorted again */
 }
 
-int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err)
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct merge m = {.ckpt = ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
     int rc = name_convolutions(ckpt, err);
     if (rc == 0)
-        rc = merge(&m, with_optimizer);
+        rc = merge(&m);
     release(&m);
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }

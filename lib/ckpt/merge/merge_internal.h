@@ -41,7 +41,6 @@ struct merge {
     size_t n_stacks, cap_stacks;
     struct merge_part *parts;
     size_t n_parts, cap_parts;
-    json_t *optimizer; /* the common state's "optimizer"; or NULL */
 };
 
 /* A tensor of one rank. */
@@ -84,14 +83,6 @@ int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **
 /* Adds the boxes of a local tensor, whose global name is `name`, to m->parts. SHAPE, NOTFOUND: its
  * shape does not fit the way its kind is sharded. */
 int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
-
-/*
- * Adds the boxes of the ranks' optimizers to m->parts, under Megatron-Core's torch_dist names
- * (optimizer.state.KEY.NAME; with several optimizers chained_I.optimizer.state.KEY.NAME), and sets
- * m->optimizer and ckpt->n_left_states. If some tensor's parameter is uncertain, nothing is added
- * and a warning says why. To be called after the model's boxes were added.
- */
-int ckpt_merge_optimizer(struct merge *m);
 
 /* Joins m->parts to the tensors of m->ckpt. Copies are compared bit for bit. SHAPE or FORMAT name
  * two ranks that disagree. */

@@ -43,8 +43,6 @@ static int check_equal(struct merge *m, const struct merge_part *a, const struct
     if (rc == 0 && !equal)
         rc = s2s_error_set(m->err, S2S_E_FORMAT,
                            "%s and %s should be copies of one tensor and differ", a->from, b->from);
-    if (rc < 0 && s2s_ckpt_is_state(a->tensor.name))
-        return s2s_error_hint(m->err, rc, "s2s-ckpt prune --merge-ranks leaves the optimizer out");
     return rc;
 }
 

@@ -423,8 +423,6 @@ static bool is_stage(const char *name)
 /* A Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run. */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
-    const size_t n_before = w->ckpt->n_tensors;
-    const struct ckpt_node *optimizer = NULL;
     struct ckpt_pairs pairs = {.dict = root};
     json_t *rest = json_object();
     bool has_model = false;
@@ -445,7 +443,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         else if (stage)
             rc = walk_pair(w, &pairs, 0);
         else if (strcmp(name, "optimizer") == 0)
-            optimizer = value->kind != CKPT_NONE ? value : NULL;
+            w->ckpt->n_left_states += value->kind != CKPT_NONE;
         else
             rc = keep_rest(w, value, name, rest);
         free(name);
@@ -456,8 +454,6 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         w->ckpt->common = json_object();
     char *folder = folder_of(w);
     json_object_set_new(w->ckpt->common, folder, rest);
-    if (rc == 0 && optimizer)
-        rc = ckpt_read_rank_optimizer(w, optimizer, folder, n_before);
     free(folder);
     return rc;
 }

@@ -52,15 +52,6 @@ int ckpt_torch_take_name(struct ckpt_torch_walk *w, size_t len);
 int ckpt_torch_add(struct ckpt_torch_walk *w, const struct ckpt_view *view);
 int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *node);
 /*
- * Reads the optimizer of a Megatron rank, the tensors of whose model are those of the checkpoint
- * from index n_before on (not sorted yet). Adds its tensors to ckpt->states and itself to
- * ckpt->rank_states. A tensor is assigned to a parameter only if that is unambiguous
- * (rank_optimizer.c); otherwise `why` of the rank gives the reason, which is not an error. FORMAT:
- * a tensor is not in the file.
- */
-int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
-                             const char *folder, size_t n_before);
-/*
  * Adds everything below the pickle's root to w->ckpt: tensors as tensors, all else as objects,
  * named by the path of keys. Contents of a pickled nn.Module get the names of its state_dict;
  * tensors in objects of other classes are named by the attributes that lead to them. A tensor that

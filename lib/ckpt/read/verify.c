@@ -93,14 +93,6 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
     return 0;
 }
 
-int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < ckpt->n_states && rc == 0; i++)
-        rc = s2s_ckpt_verify_tensor(ckpt, &ckpt->states[i].tensor, err);
-    return rc;
-}
-
 static int read_file(struct s2s_ckpt *ckpt, int file, const struct s2s_ckpt_write *how,
                      struct s2s_error *err)
 {

@@ -31,6 +31,7 @@
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/optim.h"
+#include "kernels/random.h"
 #include "kernels/rows.h"
 #include "kernels/ssm.h"
 #include "kernels/types.h"

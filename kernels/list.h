@@ -19,6 +19,7 @@
     X(axpby, axpby, PLAIN, MAT(x) MAT(z) MAT(y)) \
     X(colsum, colsum, WORKSPACE, MAT(x)) \
     X(reduce, reduce, WORKSPACE, MAT(x)) \
+    X(dropout, dropout, PLAIN, MAT(x) MAT(y)) \
     X(transpose, transpose, PLAIN, MAT(x) MAT(y)) \
     X(glu, glu, PLAIN, MAT(gate) MAT(up) MAT(y)) \
     X(glu_backward, glu_backward, PLAIN, MAT(gate) MAT(up) MAT(dy) MAT(dgate) MAT(dup)) \

@@ -118,6 +118,15 @@ static struct s2s_cost cost_transpose(const struct s2s_k_transpose *a, uploads_t
                              mat(&a->x, rows, cols) + added(a->accumulate, y), y};
 }
 
+/* A comparison and a product each; what is drawn counts as nothing. */
+static struct s2s_cost cost_dropout(const struct s2s_k_dropout *a, uploads_t *up)
+{
+    const double rows = (double)a->rows, cols = (double)a->cols, y = mat(&a->y, rows, cols);
+    return (struct s2s_cost){
+        rows * cols * (2 + a->accumulate),
+        mat(&a->x, rows, cols) + rows * 2 * I32_BYTES + added(a->accumulate, y), y};
+}
+
 static double act_flops(enum s2s_act act)
 {
     static const double each[] = {

@@ -82,7 +82,7 @@ CPU_INLINE bool works_in_bf16(const char *entry)
            IS(relattention_backward) || IS(conv2d) || IS(conv2d_backward) || IS(dwconv) ||
            IS(dwconv_backward) || IS(conv1d) || IS(conv1d_backward) || IS(ssd) ||
            IS(ssd_backward) || IS(gatednorm) || IS(gatednorm_backward) || IS(xent_gradient) ||
-           IS(sqdist) || IS(adamw);
+           IS(sqdist) || IS(adamw) || IS(dropout);
 }
 
 /* Fields that are F32 beside matrices of BF16: always, or as the caller likes. */

@@ -181,12 +181,12 @@ static int save_config(const struct s2s_model *llm, const char *base, const char
                        struct s2s_error *err)
 {
     const struct s2s_lora *lora = llm->options.lora;
-    json_t *config =
-        json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:f, s:f, s:I, s:o, s:s, s:b, s:b}",
-                  "base_model_name_or_path", base ? base : "", "peft_type", "LORA", "bias", "none",
-                  "fan_in_fan_out", 0, "inference_mode", 1, "init_lora_weights", 1, "lora_alpha",
-                  lora->alpha, "lora_dropout", 0.0, "r", (json_int_t)lora->rank, "target_modules",
-                  modules_of(llm), "task_type", "CAUSAL_LM", "use_dora", 0, "use_rslora", 0);
+    json_t *config = json_pack(
+        "{s:s, s:s, s:s, s:b, s:b, s:b, s:f, s:f, s:I, s:o, s:s, s:b, s:b}",
+        "base_model_name_or_path", base ? base : "", "peft_type", "LORA", "bias", "none",
+        "fan_in_fan_out", 0, "inference_mode", 1, "init_lora_weights", 1, "lora_alpha", lora->alpha,
+        "lora_dropout", lora->dropout, "r", (json_int_t)lora->rank, "target_modules",
+        modules_of(llm), "task_type", "CAUSAL_LM", "use_dora", 0, "use_rslora", 0);
     if (!config)
         S2S_BUG("%s: the adapter's config is no JSON", dir);
     char *text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);

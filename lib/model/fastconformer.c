@@ -16,6 +16,7 @@ struct config {
     int64_t n_layers, n_mels, channels, factor;
     int n_stages;
     bool scale_input;
+    double input_dropout, positions_dropout; /* of what goes into the layers, of their positions */
     struct s2s_nn_conformer_options block;
 };
 
@@ -23,6 +24,7 @@ struct fastconformer {
     struct config config;
     struct s2s_nn_subsampling subsampling;
     struct s2s_nn_conformer *layers;
+    struct s2s_nn_dropout on_input, on_positions;
 };
 
 static const char *const model_types[] = {"parakeet_encoder", NULL};
@@ -109,6 +111,25 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
     return 0;
 }
 
+/* NeMo's dropout and dropout_pre_encoder are one here unless the latter is said. */
+static int read_dropout(struct config *c, struct s2s_model *model, struct s2s_error *err)
+{
+    const struct s2s_dropout_rates said = model_said_dropout(model);
+    const bool has_inner = !s2s_conf_is_unset(model->conf, "activation_dropout"),
+               has_input = !s2s_conf_is_unset(model->conf, "dropout_pre_encoder");
+    int rc;
+    if ((rc = model_read_dropout(&c->block.dropout, model, "dropout", said.encoder, err)) < 0 ||
+        (rc = model_read_dropout(&c->block.inner_dropout, model,
+                                 has_inner ? "activation_dropout" : "dropout", said.encoder, err)) <
+            0 ||
+        (rc = model_read_dropout(&c->input_dropout, model,
+                                 has_input ? "dropout_pre_encoder" : "dropout", said.input, err)) <
+            0)
+        return rc;
+    return model_read_dropout(&c->positions_dropout, model, "dropout_positions", said.positions,
+                              err);
+}
+
 /* ---- parameters ---- */
 
 static void build_layer(struct s2s_model *model, struct fastconformer *m, int idx)
@@ -148,7 +169,8 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     struct fastconformer *m = model->impl = s2s_xcalloc(1, sizeof *m);
     struct config *c = &m->config;
     int rc = read_config(c, model->conf, err);
-    if (rc < 0 || (rc = check_ranks(model, &c->block, err)) < 0)
+    if (rc < 0 || (rc = read_dropout(c, model, err)) < 0 ||
+        (rc = check_ranks(model, &c->block, err)) < 0)
         return rc;
     model->hidden_size = c->block.width;
     model->n_mels = c->n_mels;
@@ -158,6 +180,8 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
         .params = model->params, .par = model->par, .place = place, .fan_in = true};
     s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
                             c->block.width);
+    m->on_input = s2s_nn_dropout_at(&ctx, "dropout", c->input_dropout);
+    m->on_positions = s2s_nn_dropout_at(&ctx, "positions", c->positions_dropout);
     free(place);
     model_add_block(model,
                     &(struct s2s_block){.run = run_subsampling, .n_out = 1, .param_begin = begin},
@@ -207,7 +231,31 @@ static struct s2s_media mel_of(const struct s2s_model *model, const struct s2s_p
     s2s_nn_spread(&begin, &end, audio->n, model_spread(model, pass));
     own.n = end - begin;
     own.cu = audio->cu + begin;
+    own.draws = audio->draws ? audio->draws + begin : NULL;
     return own;
+}
+
+/* One that is frozen is as in evaluation. */
+static bool is_trained(const struct s2s_model *model)
+{
+    for (int i = 0; i < model->n_blocks; i++)
+        for (size_t p = model->blocks[i].param_begin; p < model->blocks[i].param_end; p++)
+            if (model->params->list[p]->trained)
+                return true;
+    return false;
+}
+
+/* Positions are those of all clips of the step: so is what is left out of them. */
+static struct s2s_tensor *drop_positions(const struct fastconformer *m, const struct s2s_pass *pass,
+                                         struct s2s_tensor *table)
+{
+    const int64_t n = s2s_tensor_rows(table);
+    if (m->on_positions.rate <= 0)
+        return table;
+    const struct s2s_dropout drop = {.rate = m->on_positions.rate,
+                                     .site = m->on_positions.site,
+                                     .rows = model_name_positions(pass, n)};
+    return s2s_op_dropout(pass->tape, table, &drop);
 }
 
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -223,6 +271,10 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
     clips->seqs = s2s_op_seqs(tape, cu, mel.n);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
+    if (model->draws && mel.draws && is_trained(model)) {
+        clips->tp.inside = clips->tp.outside = model_name_clips(tape, &mel, cu);
+        clips->positions = drop_positions(m, pass, clips->positions);
+    }
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */
     clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[mel.n] > 0;
@@ -253,6 +305,7 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
         shared->trace->subsampling = out[0];
     if (m->config.scale_input)
         out[0] = s2s_op_scale(tape, sqrtf((float)m->config.block.width), out[0]);
+    out[0] = s2s_nn_drop(tape, &m->on_input, &shared->clips.tp, out[0]);
 }
 
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,

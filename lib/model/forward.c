@@ -72,7 +72,8 @@ struct s2s_pass *s2s_model_prepare(const struct s2s_model *model, struct s2s_tap
                 (long long)fwd->decode->n_seqs);
     /* a sequence that goes on has one token at a time */
     tape->discards = fwd->recompute == S2S_RECOMPUTE_SELECTIVE && !fwd->trace;
-    pass->tp = (struct s2s_nn_tp){model->par->tp, model->par->sp && !fwd->decode};
+    pass->tp = (struct s2s_nn_tp){.group = model->par->tp, .sp = model->par->sp && !fwd->decode};
+    model_name_rows(pass);
     fwd->n_hidden = model->n_hidden;
     fwd->hidden = s2s_tape_host_alloc(tape, (size_t)model->n_hidden * sizeof *fwd->hidden);
     return pass;

@@ -10,10 +10,12 @@
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/conf/conf.h"
 #include "lib/model/llama_config.h"
 #include "lib/model/model_internal.h"
 #include "lib/model/text.h"
+#include "lib/nn/lora.h"
 
 struct layer {
     struct s2s_nn_rmsnorm norm1, norm2;
@@ -21,6 +23,7 @@ struct layer {
     bool sparse; /* a mixture of experts, no MLP */
     struct s2s_nn_mlp mlp;
     struct s2s_nn_moe moe;
+    struct s2s_nn_dropout after_attention, after_mlp;
 };
 
 struct llama {
@@ -28,6 +31,8 @@ struct llama {
     struct s2s_nn_table embed, head;
     struct layer *layers;
     struct s2s_nn_rmsnorm norm;
+    double dropout; /* of embeddings, and of what layers add */
+    struct s2s_nn_dropout after_embed;
 };
 
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
@@ -107,10 +112,12 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
                                                      .n_kv_heads = c->n_kv_heads,
                                                      .dim = c->head_dim,
                                                      .window = c->in_window[idx] ? c->window : 0}});
+    layer->after_attention = s2s_nn_dropout_at(&ctx, "dropout", m->dropout);
     ctx.place = place;
     s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset,
                         outside);
     ctx.place = mlp;
+    layer->after_mlp = s2s_nn_dropout_at(&ctx, "dropout", m->dropout);
     if (layer->sparse)
         s2s_nn_moe_init(&layer->moe, &ctx, &c->moe.options);
     else
@@ -192,6 +199,11 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
         (rc = model_check_cp(model, c->n_heads, c->n_kv_heads, err)) < 0 ||
         (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
+    if ((rc = model_read_dropout(&m->dropout, model, NULL, model_said_dropout(model).hidden, err)) <
+        0)
+        return rc;
+    model->draws |= model->options.lora && model->options.lora->dropout > 0;
+    m->after_embed = (struct s2s_nn_dropout){(float)m->dropout, s2s_rng_name("embed")};
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;
     model->pad_token_id = (int32_t)c->pad;
@@ -219,7 +231,7 @@ static struct s2s_tensor *llama_embed(const struct s2s_model *model, const struc
 {
     const struct llama *m = model->impl;
     const float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
-    return model_embed_ids(model, pass, &m->embed, scale);
+    return model_embed_ids(model, pass, &m->embed, scale, &m->after_embed);
 }
 
 static void *llama_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -250,11 +262,13 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     s2s_tape_lend(tape, true);
     struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
     x = s2s_nn_attention(tape, &layer->attention, x, shared, &cache);
+    x = s2s_nn_drop(tape, &layer->after_attention, &shared->tp, x);
     s2s_tape_layer(tape, "%s.mlp", place);
     s2s_tape_lend(tape, !layer->sparse);
     x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
     x = layer->sparse ? s2s_nn_moe(tape, &layer->moe, &shared->tp, x, shared->load)
                       : s2s_nn_mlp(tape, &layer->mlp, &shared->tp, x);
+    x = s2s_nn_drop(tape, &layer->after_mlp, &shared->tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, h);
 }

@@ -48,11 +48,13 @@ struct s2s_media {
     const int64_t *cu; /* [K + 1] bounds of features (mel frames, patches), clip after clip */
     int64_t width;     /* mel bins, numbers of a patch; of embeddings the LLM's width or the
                           encoder's */
-    const int32_t *grid; /* images: [K, 2] height and width in patches, which are row by row and
-                            each [3 colours, height, width] of pixels from 0 to 1 */
-    int64_t padded;      /* 0, or the mel frames that clips of a padded batch have: statistics of
-                            batch norm then count the padding */
-    bool projected;      /* the embeddings went through a projection already */
+    const int32_t *grid;   /* images: [K, 2] height and width in patches, which are row by row and
+                              each [3 colours, height, width] of pixels from 0 to 1 */
+    const uint64_t *draws; /* [K] of each clip: its name and its own number of the run; NULL:
+                              nothing is drawn, as in evaluation */
+    int64_t padded;        /* 0, or the mel frames that clips of a padded batch have: statistics of
+                              batch norm then count the padding */
+    bool projected;        /* the embeddings went through a projection already */
 };
 
 /*
@@ -69,6 +71,9 @@ struct s2s_batch {
     const int32_t *seq_lens;     /* [B] real lengths; slots after them are padding, a zero row;
                                     NULL: no padding */
     int64_t max_seqlen;          /* longest difference of cu_seqlens */
+    const uint64_t *draws; /* [B] what dropout draws by: of the run, the epoch and the sample, the
+                              same in whatever batch and on whatever rank; NULL: there is none */
+    uint64_t draw;         /* the same of the step, for what samples share */
 
     struct s2s_media media[S2S_BATCH_MEDIA]; /* one of a kind */
     int n_media;
@@ -243,6 +248,17 @@ enum s2s_head {
     S2S_HEAD_OWN       /* of a checkpoint that has both */
 };
 
+/* Shares that dropout leaves out in training. */
+struct s2s_dropout_rates {
+    double hidden, attention;                            /* of a decoder */
+    double encoder, input, positions, encoder_attention; /* of an encoder of sound */
+};
+/* Said by nobody: as a model's config has it. */
+#define S2S_DROPOUT_RATES_INIT \
+    { \
+        -1, -1, -1, -1, -1, -1 \
+    }
+
 /* How a model is built beside its config. */
 struct s2s_model_options {
     const char *prefix;          /* NULL: "" */
@@ -252,7 +268,9 @@ struct s2s_model_options {
     bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
     enum s2s_head head;          /* decoders */
     bool free_steps; /* Mamba layers: steps are not clamped to the config's time_step_min */
-    const struct s2s_lora *lora; /* decoders: which maps get an adapter; NULL: none */
+    const struct s2s_lora *lora;             /* decoders: which maps get an adapter; NULL: none */
+    const struct s2s_dropout_rates *dropout; /* instead of the config's; those below 0, and NULL:
+                                                as the config has it */
 };
 
 struct s2s_model {
@@ -268,6 +286,7 @@ struct s2s_model {
     char *config_path;
     struct s2s_model_options options; /* its strings are not kept */
     bool owns_params;
+    bool draws;                      /* it leaves something out in training: batches say by what */
     int64_t vocab_size, hidden_size; /* 0 where it has none */
     int64_t n_mels;                  /* of what an encoder of sound reads; 0: none */
     int64_t patch_dim, patch_size; /* of images: numbers of a patch, pixels of its side; 0: none */

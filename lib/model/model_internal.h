@@ -38,6 +38,25 @@ void model_free_blocks(struct s2s_model *model);
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
 int model_check_batch(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
+/* ---- dropout (dropout.c) ---- */
+
+/* What the recipe says of the model's dropout. */
+struct s2s_dropout_rates model_said_dropout(const struct s2s_model *model);
+
+/* The share at this key of the config (NULL: it has none), between 0 and 1; said: what a recipe
+ * says instead, or below 0. 0 where neither says one. Notes in model->draws that something is left
+ * out. */
+int model_read_dropout(double *rate, struct s2s_model *model, const char *key, double said,
+                       struct s2s_error *err);
+/* The pass' names of rows, of the slots of a batch that draws; none of another one. */
+void model_name_rows(struct s2s_pass *pass);
+/* Names of the rows cu[k] .. cu[k + 1] (host) of each clip of the list, from its first on; NULL
+ * where the batch does not draw. */
+struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_media *media,
+                                    const int32_t *cu);
+/* Of n relative positions, from the largest on, in this step. */
+struct s2s_tensor *model_name_positions(const struct s2s_pass *pass, int64_t n);
+
 /* ---- attention of sequences that are whole (decode.c) ---- */
 
 /* What attention sees of a batch, and behind it of rows up to n_rows, which see each other alone;

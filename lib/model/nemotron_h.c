@@ -10,11 +10,13 @@
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 #include "lib/model/keys.h"
 #include "lib/model/moe.h"
 #include "lib/model/text.h"
+#include "lib/nn/lora.h"
 #include "lib/nn/mamba.h"
 
 enum mixer { MAMBA, ATTENTION, MLP, EXPERTS };
@@ -33,6 +35,7 @@ struct config {
 struct layer {
     enum mixer kind;
     struct s2s_nn_rmsnorm norm;
+    struct s2s_nn_dropout dropout;
     union {
         struct s2s_nn_mamba mamba;
         struct s2s_nn_attention attention;
@@ -46,6 +49,8 @@ struct nemotron {
     struct s2s_nn_table embed, head;
     struct layer *layers;
     struct s2s_nn_rmsnorm norm;
+    double dropout; /* of embeddings, and of what layers add */
+    struct s2s_nn_dropout after_embed;
 };
 
 /* What the layers of one batch share. */
@@ -253,7 +258,7 @@ static const struct model_key keys[] = {
     {"residual_in_fp32", MODEL_KEY_OFF, 1, NULL, NULL},
     {"tie_word_embeddings", MODEL_KEY_OFF, 1, NULL, NULL},
     {"attention_dropout", MODEL_KEY_OFF, 1, NULL, NULL},
-    {"hidden_dropout", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"hidden_dropout", MODEL_KEY_READ, 1, NULL, NULL},
     /* the one shared expert is as wide as moe_shared_expert_intermediate_size says */
     {"n_shared_experts", MODEL_KEY_QUIET, 1, NULL, NULL},
     {"moe_shared_expert_overlap", MODEL_KEY_QUIET, 1, NULL, NULL}, /* when it is computed */
@@ -400,6 +405,7 @@ static void build_layer(struct s2s_model *model, struct nemotron *m, int idx)
     s2s_nn_rmsnorm_init(&layer->norm, &ctx, "norm", c->width, c->eps, 0,
                         s2s_nn_outside(model->par));
     ctx.place = mixer;
+    layer->dropout = s2s_nn_dropout_at(&ctx, "dropout", m->dropout);
     init_mixer(layer, &ctx, c);
     free(mixer);
     free(place);
@@ -452,6 +458,11 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
         (rc = check_ranks(model, c, err)) < 0 ||
         (rc = model_check_cp(model, c->attention.n_heads, c->attention.n_kv_heads, err)) < 0)
         return rc;
+    if ((rc = model_read_dropout(&m->dropout, model, "hidden_dropout",
+                                 model_said_dropout(model).hidden, err)) < 0)
+        return rc;
+    model->draws |= model->options.lora && model->options.lora->dropout > 0;
+    m->after_embed = (struct s2s_nn_dropout){(float)m->dropout, s2s_rng_name("embed")};
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;
     model->pad_token_id = (int32_t)c->pad;
@@ -478,7 +489,7 @@ static void nemotron_free(void *impl)
 static struct s2s_tensor *nemotron_embed(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct nemotron *m = model->impl;
-    return model_embed_ids(model, pass, &m->embed, 1);
+    return model_embed_ids(model, pass, &m->embed, 1, &m->after_embed);
 }
 
 static void *nemotron_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
@@ -523,7 +534,9 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     const char *place = tape->layer;
     s2s_tape_layer(tape, "%s.mixer", place);
     s2s_tape_lend(tape, layer->kind != EXPERTS);
+    const struct shared *shared = ctx->shared;
     struct s2s_tensor *x = mix(tape, layer, ctx, s2s_nn_rmsnorm(tape, &layer->norm, in[0]));
+    x = s2s_nn_drop(tape, &layer->dropout, &shared->batch.tp, x);
     tape->layer = place;
     out[0] = s2s_op_add_to(tape, x, in[0]);
 }

@@ -51,7 +51,8 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const str
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,
                                         .free_steps = parts->free_steps,
-                                        .lora = is_llm ? parts->lora : NULL};
+                                        .lora = is_llm ? parts->lora : NULL,
+                                        .dropout = parts->dropout};
     int rc = s2s_model_open(part, model->params->device, par, from->dir, &options, err);
     free(prefix);
     return rc;
@@ -102,6 +103,7 @@ static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *par
     s2s_projection_init(&m->projection, &ctx, m->llm->hidden_size, m->encoder->hidden_size, bias);
     free(place);
     add_blocks(model, begin);
+    model->draws = m->encoder->draws || m->llm->draws;
     model->vocab_size = m->llm->vocab_size;
     model->hidden_size = m->llm->hidden_size;
     model->n_mels = m->encoder->n_mels;
@@ -148,7 +150,8 @@ static int salm_build(struct s2s_model *model, struct s2s_error *err)
     struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch,
                                    .head = model->options.head,
                                    .free_steps = model->options.free_steps,
-                                   .lora = model->options.lora};
+                                   .lora = model->options.lora,
+                                   .dropout = model->options.dropout};
     char *encoder = NULL, *llm = NULL;
     char *projection = model->dir ? s2s_xasprintf("%s/projection.safetensors", model->dir) : NULL;
     bool bias;

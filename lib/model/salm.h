@@ -24,11 +24,12 @@ struct s2s_salm_part {
 
 struct s2s_salm_parts {
     struct s2s_salm_part encoder, llm;
-    const char *projection;      /* projection.safetensors, or NULL: initialised */
-    bool batch_norm_batch;       /* of the encoder */
-    enum s2s_head head;          /* of the LLM */
-    bool free_steps;             /* of the LLM */
-    const struct s2s_lora *lora; /* of the LLM; kept; NULL: none */
+    const char *projection;                  /* projection.safetensors, or NULL: initialised */
+    bool batch_norm_batch;                   /* of the encoder */
+    enum s2s_head head;                      /* of the LLM */
+    bool free_steps;                         /* of the LLM */
+    const struct s2s_lora *lora;             /* of the LLM; kept; NULL: none */
+    const struct s2s_dropout_rates *dropout; /* struct s2s_model_options */
 };
 
 /* Strings and trees of parts are not kept. Errors as s2s_model_open. Gives: s2s_model_free. */

@@ -38,13 +38,14 @@ void model_add_embed(struct s2s_model *model, struct s2s_nn_table *embed,
 }
 
 struct s2s_tensor *model_embed_ids(const struct s2s_model *model, const struct s2s_pass *pass,
-                                   const struct s2s_nn_table *table, float scale)
+                                   const struct s2s_nn_table *table, float scale,
+                                   const struct s2s_nn_dropout *dropout)
 {
     int32_t *ids = lookup_ids(pass->batch);
     struct s2s_tensor *y = s2s_nn_embed(pass->tape, table, &pass->tp, ids, pass->batch->n_tokens,
                                         scale, model->pad_token_id);
     free(ids);
-    return y;
+    return s2s_nn_drop(pass->tape, dropout, &pass->tp, y);
 }
 
 void model_run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,

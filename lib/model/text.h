@@ -13,7 +13,8 @@ void model_add_embed(struct s2s_model *model, struct s2s_nn_table *embed,
 /* Of the batch's ids [T, H] times scale: zero rows in pad slots and where media will stand. Where
  * sequences are cut, this rank's rows. */
 struct s2s_tensor *model_embed_ids(const struct s2s_model *model, const struct s2s_pass *pass,
-                                   const struct s2s_nn_table *table, float scale);
+                                   const struct s2s_nn_table *table, float scale,
+                                   const struct s2s_nn_dropout *dropout);
 /* The run of a decoder's first block: the kind's embed, and in its slots the embeddings that the
  * batch brought. */
 void model_run_embed(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,

@@ -192,6 +192,12 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias,
                        S2S_NN_ROW);
+    layer->inside_ff1 = s2s_nn_dropout_at(ctx, "feed_forward1.inner", o->inner_dropout);
+    layer->after_ff1 = s2s_nn_dropout_at(ctx, "feed_forward1", o->dropout);
+    layer->after_attention = s2s_nn_dropout_at(ctx, "self_attn", o->dropout);
+    layer->after_conv = s2s_nn_dropout_at(ctx, "conv", o->dropout);
+    layer->inside_ff2 = s2s_nn_dropout_at(ctx, "feed_forward2.inner", o->inner_dropout);
+    layer->after_ff2 = s2s_nn_dropout_at(ctx, "feed_forward2", o->dropout);
     s2s_nn_layernorm_init(&layer->norm_ff1, ctx, "norm_feed_forward1", o->width);
     s2s_nn_layernorm_init(&layer->norm_attention, ctx, "norm_self_att", o->width);
     s2s_nn_layernorm_init(&layer->norm_conv, ctx, "norm_conv", o->width);
@@ -225,13 +231,16 @@ void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const i
 }
 
 static struct s2s_tensor *feed_forward(struct s2s_tape *tape, const struct s2s_nn_linear ff[2],
-                                       struct s2s_tensor *x, const struct s2s_nn_tp *tp)
+                                       const struct s2s_nn_dropout *inside, struct s2s_tensor *x,
+                                       const struct s2s_nn_tp *tp)
 {
+    const bool drops = inside->rate > 0 && tp->inside; /* then the map reads another tensor */
     struct s2s_tensor *inner = s2s_nn_linear(tape, &ff[0], s2s_nn_enter(tape, tp, x));
     s2s_tape_discard(tape, x);
-    s2s_tape_lend(tape, true);
+    s2s_tape_lend(tape, !drops);
     inner = s2s_op_glu(tape, inner, NULL, S2S_ACT_SILU);
     s2s_tape_lend(tape, false);
+    inner = s2s_nn_drop_inside(tape, inside, tp, inner);
     return s2s_nn_linear_leave(tape, &ff[1], tp, inner);
 }
 
@@ -290,28 +299,33 @@ struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_c
 {
     struct s2s_nn_conformer_parts out;
     const char *place = tape->layer;
+    const struct s2s_nn_tp *tp = &clips->tp;
     s2s_tape_layer(tape, "%s.feed_forward1", place);
     s2s_tape_lend(tape, true);
     struct s2s_tensor *x = s2s_op_layernorm(tape, h, layer->norm_ff1.gain->tensor,
                                             layer->norm_ff1.bias->tensor, NORM_EPS);
-    out.ff1 = feed_forward(tape, layer->ff1, x, &clips->tp);
+    out.ff1 = feed_forward(tape, layer->ff1, &layer->inside_ff1, x, tp);
     out.ff1->kept |= parts != NULL;
     s2s_tape_lend(tape, true);
-    x = add_norm(tape, &layer->norm_attention, &h, 0.5f, out.ff1);
+    x = add_norm(tape, &layer->norm_attention, &h, 0.5f,
+                 s2s_nn_drop(tape, &layer->after_ff1, tp, out.ff1));
     s2s_tape_layer(tape, "%s.self_attn", place);
     out.attention = attend(tape, layer, x, clips);
     out.attention->kept |= parts != NULL;
     s2s_tape_lend(tape, true);
-    x = add_norm(tape, &layer->norm_conv, &h, 1, out.attention);
+    x = add_norm(tape, &layer->norm_conv, &h, 1,
+                 s2s_nn_drop(tape, &layer->after_attention, tp, out.attention));
     s2s_tape_layer(tape, "%s.conv", place);
     out.conv = convolve(tape, layer, x, clips);
     out.conv->kept |= parts != NULL;
     s2s_tape_lend(tape, true);
-    x = add_norm(tape, &layer->norm_ff2, &h, 1, out.conv);
+    x = add_norm(tape, &layer->norm_ff2, &h, 1,
+                 s2s_nn_drop(tape, &layer->after_conv, tp, out.conv));
     s2s_tape_layer(tape, "%s.feed_forward2", place);
-    out.ff2 = feed_forward(tape, layer->ff2, x, &clips->tp);
+    out.ff2 = feed_forward(tape, layer->ff2, &layer->inside_ff2, x, tp);
     out.ff2->kept |= parts != NULL;
-    x = add_norm(tape, &layer->norm_out, &h, 0.5f, out.ff2);
+    x = add_norm(tape, &layer->norm_out, &h, 0.5f,
+                 s2s_nn_drop(tape, &layer->after_ff2, tp, out.ff2));
     tape->layer = place;
     if (parts)
         *parts = out;

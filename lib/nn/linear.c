@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/nn/lora.h"
 
 struct s2s_param *s2s_nn_add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
@@ -53,6 +54,35 @@ struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *t
                   : s2s_op_all_reduce(tape, y, tp->group);
 }
 
+/* ---- dropout ---- */
+
+struct s2s_nn_dropout s2s_nn_dropout_at(const struct s2s_nn_ctx *ctx, const char *name, double rate)
+{
+    char *full = s2s_xasprintf("%s.%s", ctx->place, name);
+    const struct s2s_nn_dropout drop = {(float)rate, s2s_rng_name(full)};
+    free(full);
+    return drop;
+}
+
+struct s2s_tensor *s2s_nn_drop(struct s2s_tape *tape, const struct s2s_nn_dropout *drop,
+                               const struct s2s_nn_tp *tp, struct s2s_tensor *x)
+{
+    return s2s_op_dropout(
+        tape, x,
+        &(struct s2s_dropout){.rate = drop->rate, .site = drop->site, .rows = tp->outside});
+}
+
+struct s2s_tensor *s2s_nn_drop_inside(struct s2s_tape *tape, const struct s2s_nn_dropout *drop,
+                                      const struct s2s_nn_tp *tp, struct s2s_tensor *x)
+{
+    return s2s_op_dropout(
+        tape, x,
+        &(struct s2s_dropout){.rate = drop->rate,
+                              .site = drop->site,
+                              .rows = tp->inside,
+                              .first = s2s_group_rank(tp->group) * s2s_tensor_cols(x)});
+}
+
 /* ---- the adapter ---- */
 
 /* Ranks that see a part of the sum over outputs, of the inputs, or of the tokens each have a part
@@ -80,6 +110,9 @@ static void add_adapter(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
     layer->lora_a = s2s_nn_add(ctx, name, S2S_LORA_A, a);
     layer->lora_b = s2s_nn_add(ctx, name, S2S_LORA_B, b);
     layer->lora_scale = (float)(ctx->lora->alpha / (double)rank);
+    char *site = s2s_xasprintf("%s.lora_dropout", name);
+    layer->lora_dropout = s2s_nn_dropout_at(ctx, site, ctx->lora->dropout);
+    free(site);
 }
 
 void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx,
@@ -92,15 +125,26 @@ void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *c
     free(full);
 }
 
-/* y with what the adapter makes of x, whose rows are this rank's alone where tp gathers them. */
+/* Where the x of a map is: GATHERED of a map that begins a region, outside. */
+enum place { INSIDE, OUTSIDE, GATHERED };
+
+/* y with what the adapter makes of x. Of a map that ends a region each rank has some columns of x.
+ */
 static struct s2s_tensor *adapt(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                 struct s2s_tensor *x, struct s2s_tensor *y,
-                                const struct s2s_nn_tp *tp)
+                                const struct s2s_nn_tp *tp, enum place place)
 {
     if (!layer->lora_a)
         return y;
+    const int64_t cols = s2s_tensor_cols(x), all = layer->lora_a->shape[1];
+    const struct s2s_dropout drop = {.rate = layer->lora_dropout.rate,
+                                     .site = layer->lora_dropout.site,
+                                     .rows = place == INSIDE ? tp->inside : tp->outside,
+                                     .first = cols < all ? s2s_group_rank(tp->group) * cols : 0,
+                                     .keeps = true};
+    x = s2s_op_dropout(tape, x, &drop);
     struct s2s_tensor *low = s2s_op_linear(tape, x, layer->lora_a->tensor, NULL);
-    if (tp)
+    if (place == GATHERED)
         low = s2s_nn_enter(tape, tp, low);
     return s2s_op_add_linear(tape, y, low, layer->lora_b->tensor, layer->lora_scale);
 }
@@ -129,11 +173,24 @@ void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ct
     s2s_nn_linear_adapt(layer, ctx, name, cut);
 }
 
+static struct s2s_tensor *map(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                              const struct s2s_nn_tp *tp, struct s2s_tensor *x, enum place place)
+{
+    struct s2s_tensor *b = layer->b ? layer->b->tensor : NULL;
+    return adapt(tape, layer, x, s2s_op_linear(tape, x, layer->w->tensor, b), tp, place);
+}
+
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x)
 {
-    struct s2s_tensor *b = layer->b ? layer->b->tensor : NULL;
-    return adapt(tape, layer, x, s2s_op_linear(tape, x, layer->w->tensor, b), NULL);
+    static const struct s2s_nn_tp alone = {.group = NULL};
+    return map(tape, layer, &alone, x, OUTSIDE);
+}
+
+struct s2s_tensor *s2s_nn_linear_outside(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                         const struct s2s_nn_tp *tp, struct s2s_tensor *x)
+{
+    return map(tape, layer, tp, x, OUTSIDE);
 }
 
 void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, struct s2s_tensor *x,
@@ -143,7 +200,7 @@ void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, stru
     if (!tp->sp) {
         struct s2s_tensor *inside = s2s_nn_enter(tape, tp, x);
         for (int i = 0; i < n; i++)
-            out[i] = s2s_nn_linear(tape, layers[i], inside);
+            out[i] = map(tape, layers[i], tp, inside, INSIDE);
         s2s_tape_discard(tape, x);
         return;
     }
@@ -153,7 +210,7 @@ void s2s_nn_linear_enter(struct s2s_tape *tape, const struct s2s_nn_tp *tp, stru
     }
     s2s_op_gather_linear(tape, x, tp->group, n, w, b, out);
     for (int i = 0; i < n; i++)
-        out[i] = adapt(tape, layers[i], x, out[i], tp);
+        out[i] = adapt(tape, layers[i], x, out[i], tp, GATHERED);
     s2s_tape_discard(tape, x);
 }
 
@@ -162,14 +219,15 @@ struct s2s_tensor *s2s_nn_linear_leave(struct s2s_tape *tape, const struct s2s_n
 {
     struct s2s_tensor *y, *w = layer->w->tensor;
     if (s2s_group_size(tp->group) == 1) {
-        y = s2s_nn_linear(tape, layer, x);
+        y = map(tape, layer, tp, x, INSIDE);
         s2s_tape_discard(tape, x);
         return y;
     }
     if (tp->sp && !layer->lora_a)
         y = s2s_op_linear_scatter(tape, x, w, tp->group);
     else
-        y = s2s_nn_leave(tape, tp, adapt(tape, layer, x, s2s_op_linear(tape, x, w, NULL), NULL));
+        y = s2s_nn_leave(tape, tp,
+                         adapt(tape, layer, x, s2s_op_linear(tape, x, w, NULL), tp, INSIDE));
     s2s_tape_discard(tape, x);
     return layer->b ? s2s_op_add_bias(tape, y, layer->b->tensor) : y;
 }

@@ -41,6 +41,8 @@ unsigned s2s_nn_outside(const struct s2s_par *par);
 struct s2s_nn_tp {
     const struct s2s_group *group;
     bool sp;
+    /* names of rows for dropout (struct s2s_dropout), inside and outside; NULL: none is left out */
+    struct s2s_tensor *inside, *outside;
 };
 /* Rows that n tokens have inside. */
 int64_t s2s_nn_rows(const struct s2s_nn_tp *tp, int64_t n);
@@ -49,6 +51,20 @@ struct s2s_tensor *s2s_nn_enter(struct s2s_tape *tape, const struct s2s_nn_tp *t
 /* y is a part of a sum over the ranks. */
 struct s2s_tensor *s2s_nn_leave(struct s2s_tape *tape, const struct s2s_nn_tp *tp,
                                 struct s2s_tensor *y);
+
+/* Where a layer leaves elements out in training: the share of them, and what tells the place from
+ * others. */
+struct s2s_nn_dropout {
+    float rate;
+    uint64_t site;
+};
+struct s2s_nn_dropout s2s_nn_dropout_at(const struct s2s_nn_ctx *ctx, const char *name,
+                                        double rate);
+/* x of outside, or of inside, where this rank has columns of its own; nobody reads x afterwards. */
+struct s2s_tensor *s2s_nn_drop(struct s2s_tape *tape, const struct s2s_nn_dropout *drop,
+                               const struct s2s_nn_tp *tp, struct s2s_tensor *x);
+struct s2s_tensor *s2s_nn_drop_inside(struct s2s_tape *tape, const struct s2s_nn_dropout *drop,
+                                      const struct s2s_nn_tp *tp, struct s2s_tensor *x);
 
 /*
  * How the ranks of par->tp share y = x w^T + b. COLUMN: each has some of the outputs (rows of w,
@@ -65,6 +81,7 @@ struct s2s_nn_linear {
     struct s2s_param *w, *b;
     struct s2s_param *lora_a, *lora_b; /* [rank, in], [out, rank]; NULL: none */
     float lora_scale;
+    struct s2s_nn_dropout lora_dropout; /* of what lora_a sees of x */
 };
 void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
                         int64_t out, int64_t in, bool bias, enum s2s_nn_cut cut);
@@ -74,6 +91,9 @@ void s2s_nn_linear_adapt(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *c
                          const char *name, enum s2s_nn_cut cut);
 struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
                                  struct s2s_tensor *x);
+/* Of an OUTSIDE map between regions. */
+struct s2s_tensor *s2s_nn_linear_outside(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                         const struct s2s_nn_tp *tp, struct s2s_tensor *x);
 enum { S2S_NN_MAPS = 3 };
 /* n of up to S2S_NN_MAPS COLUMN maps of x, which begins a region: out[i] of layers[i]. Discards an
  * x that was lent, as s2s_nn_linear_leave does. */

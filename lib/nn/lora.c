@@ -7,7 +7,6 @@
 
 #include "lib/base/affix.h"
 #include "lib/base/error.h"
-#include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 
@@ -83,12 +82,14 @@ static int check_peft_key(const struct s2s_conf *item, struct s2s_error *err)
     return 0;
 }
 
-static int check_dropout(const struct s2s_conf *conf, const char *path, struct s2s_error *err)
+static int read_dropout(struct s2s_lora *lora, const struct s2s_conf *conf, const char *key,
+                        struct s2s_error *err)
 {
-    double dropout;
-    const int rc = s2s_conf_get_f64_or(&dropout, conf, "lora_dropout", 0, err);
-    if (rc == 0 && dropout > 0)
-        s2s_warn("model", "%s: adapters are trained without its lora_dropout %g", path, dropout);
+    const int rc = s2s_conf_get_f64_or(&lora->dropout, conf, key, 0, err);
+    if (rc == 0 && !(lora->dropout >= 0 && lora->dropout < 1))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, key),
+                              "expected a share of at least 0 and below 1, found %g",
+                              lora->dropout);
     return rc;
 }
 
@@ -102,7 +103,7 @@ static int read_peft(struct s2s_lora *lora, struct s2s_error *err)
     if (rc == 0)
         rc = read_scale(lora, conf, "r", "lora_alpha", err);
     if (rc == 0)
-        rc = check_dropout(conf, path, err);
+        rc = read_dropout(lora, conf, "lora_dropout", err);
     const struct s2s_conf *targets = rc == 0 ? s2s_conf_find(conf, "target_modules") : NULL;
     if (rc == 0 && (!targets || targets->kind != S2S_CONF_LIST))
         rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, targets ? targets : conf,
@@ -118,7 +119,7 @@ static int read_peft(struct s2s_lora *lora, struct s2s_error *err)
 
 static int read_all(struct s2s_lora *lora, const struct s2s_conf *conf, struct s2s_error *err)
 {
-    static const char *const keys[] = {"rank", "alpha", "targets", "path", NULL};
+    static const char *const keys[] = {"rank", "alpha", "targets", "path", "dropout", NULL};
     const char *path;
     int rc = s2s_conf_check_keys(conf, "", keys, err);
     if (rc < 0 || (rc = s2s_conf_get_str_or(&path, conf, "path", NULL, err)) < 0)
@@ -129,9 +130,12 @@ static int read_all(struct s2s_lora *lora, const struct s2s_conf *conf, struct s
                 return s2s_conf_error(err, S2S_E_FORMAT, s2s_conf_find(conf, keys[i]),
                                       "the folder at path says it");
         lora->path = s2s_xstrdup(path);
-        return read_peft(lora, err);
+        if ((rc = read_peft(lora, err)) < 0 || s2s_conf_is_unset(conf, "dropout"))
+            return rc;
+        return read_dropout(lora, conf, "dropout", err);
     }
-    if ((rc = read_scale(lora, conf, "rank", "alpha", err)) < 0)
+    if ((rc = read_scale(lora, conf, "rank", "alpha", err)) < 0 ||
+        (rc = read_dropout(lora, conf, "dropout", err)) < 0)
         return rc;
     if (!s2s_conf_is_unset(conf, "targets"))
         return read_targets(lora, s2s_conf_find(conf, "targets"), err);

@@ -17,6 +17,7 @@ struct s2s_error;
 struct s2s_lora {
     int64_t rank;
     double alpha;
+    double dropout; /* of what A sees of x, in training */
     /* [n_targets] patterns over full names of maps ("llm.model.layers.0.mlp.up_proj"); of a PEFT
      * folder names, or what is behind a dot of them */
     char **targets;

@@ -143,13 +143,14 @@ static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_
                                      const struct s2s_nn_load *load)
 {
     const struct s2s_par *par = layer->par;
-    const struct s2s_nn_tp region = {s2s_group_size(par->etp) > 1 ? par->etp : NULL, tp->sp};
+    const struct s2s_nn_tp region = {.group = s2s_group_size(par->etp) > 1 ? par->etp : NULL,
+                                     .sp = tp->sp};
     struct s2s_tensor *logits = s2s_op_logits(tape, x, layer->gate->tensor);
     struct s2s_load *own = load && load->loads ? s2s_loads_find(load->loads, layer->gate) : NULL;
     if (load && (load->balance.balance > 0 || load->balance.square > 0))
         logits = s2s_op_balance(tape, logits, &layer->router, &load->balance, own);
     if (layer->narrow.w)
-        x = s2s_nn_linear(tape, &layer->narrow, x);
+        x = s2s_nn_linear_outside(tape, &layer->narrow, tp, x);
     /* what ranks of etp pass back to x and to the weights are parts of a sum */
     x = s2s_nn_enter(tape, &region, x);
     logits = s2s_nn_enter(tape, &region, logits);
@@ -160,7 +161,7 @@ static struct s2s_tensor *run_routed(struct s2s_tape *tape, const struct s2s_nn_
     struct s2s_tensor *y = s2s_op_dispatch(tape, x, &routes);
     y = run_on_ranks(tape, layer, y, &routes);
     y = s2s_nn_leave(tape, &region, s2s_op_combine(tape, y, &routes));
-    return layer->widen.w ? s2s_nn_linear(tape, &layer->widen, y) : y;
+    return layer->widen.w ? s2s_nn_linear_outside(tape, &layer->widen, tp, y) : y;
 }
 
 struct s2s_tensor *s2s_nn_moe(struct s2s_tape *tape, const struct s2s_nn_moe *layer,

@@ -40,6 +40,21 @@ struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_t
 struct s2s_tensor *s2s_op_scale(struct s2s_tape *tape, float alpha, struct s2s_tensor *x);
 
 /*
+ * Dropout (struct s2s_k_dropout): y is x with some elements left out, others divided by 1 - rate; x
+ * itself where nothing is. It may take over the memory of x, which nobody may read afterwards.
+ */
+struct s2s_dropout {
+    float rate;
+    uint64_t site;           /* of the place in the model: s2s_rng_key of its name */
+    struct s2s_tensor *rows; /* I32 [rows, 2] two words that name each row of x; NULL: it stays */
+    int64_t first;           /* column of the whole that the first one of x is; of attention its
+                                first head */
+    bool keeps;              /* others read x as well: its memory stays */
+};
+struct s2s_tensor *s2s_op_dropout(struct s2s_tape *tape, struct s2s_tensor *x,
+                                  const struct s2s_dropout *drop);
+
+/*
  * Rows of a table times `scale`: y [n, cols] of host ids [n] (borrowed for the call). A negative id
  * is a zero row without gradient (pad slots). The row skip_id (-1: none) gets no gradient: Hugging
  * Face's padding_idx.

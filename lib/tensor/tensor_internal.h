@@ -47,6 +47,9 @@ struct s2s_tensor *tensor_share(struct s2s_tape *tape, struct s2s_tensor *x);
 /* Sum of a device vector into a F64 scalar of the tape. */
 void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n);
 
+/* What a kernel draws by; rows NULL: nothing is left out (also drop NULL). */
+struct s2s_draw tensor_draw(const struct s2s_dropout *drop);
+
 /* Arguments of attention but for its matrices, lse and workspace. */
 struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
                                         const struct s2s_attention_shape *shape);

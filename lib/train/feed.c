@@ -9,7 +9,7 @@
 #include "lib/train/split.h"
 
 /* what a random number is for: part of its key */
-enum { SITE_ORDER = 0x6f72646572, SITE_AUGMENT = 0x61756768 };
+enum { SITE_ORDER = 0x6f72646572, SITE_AUGMENT = 0x61756768, SITE_STEP = 0x73746570 };
 
 /* One step, from the thread that prepares to the one that computes. */
 struct prepared {
@@ -142,6 +142,8 @@ static void join_packs(const struct s2s_feed *f, struct prepared *w)
             step->microbatches[m] = w->packs[first];
             w->packs[first] = NULL;
         }
+        step->microbatches[m]->batch.draw = S2S_RNG_KEY(
+            f->options.seed, (uint64_t)(w->first_pack / f->options.packs_per_step), SITE_STEP);
         if (!f->cut)
             s2s_pack_split(step->microbatches[m], f->part.cp_size, f->part.cp_rank);
     }
@@ -357,6 +359,7 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
         rc = open_source(f, err);
     f->reader.augment = options->augment;
     f->reader.token_dropout = options->token_dropout;
+    f->reader.draws = options->draws;
     if (rc == 0) {
         f->running = pthread_create(&f->thread, NULL, feed_run, f) == 0;
         if (!f->running)

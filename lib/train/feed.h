@@ -38,6 +38,8 @@ struct s2s_feed_options {
     int n_mels;            /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
     float token_dropout;                    /* share of the answer's input tokens that are hidden */
+    bool draws; /* batches say what dropout draws by: seed, epoch and id of a sample (a pipe, which
+                   does not say where an epoch begins, has the number of the pack in its place) */
     /* Collective over the launch, or NULL: whether to wait no longer for a pipe that has nothing to
      * say, which then reads as one that has ended. */
     bool (*give_up)(void *ctx);

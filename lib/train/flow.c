@@ -105,7 +105,7 @@ static bool goes_back(const struct run *r, int stage)
 static int64_t n_rows(const struct run *r, int64_t microbatch)
 {
     const struct s2s_par *par = r->flow->model->par;
-    const struct s2s_nn_tp tp = {par->tp, par->sp};
+    const struct s2s_nn_tp tp = {.group = par->tp, .sp = par->sp};
     const int64_t rows = s2s_nn_rows(&tp, batch_of(r, microbatch)->n_tokens);
     return par->sp ? rows / s2s_group_size(par->tp) : rows;
 }

@@ -352,6 +352,25 @@ static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, c
     }
 }
 
+/* What dropout draws by; clips are counted within their utterance. */
+static void keep_draws(struct s2s_pack *pack, const uint64_t *keys)
+{
+    enum { SITE_DROPOUT = 0x64726f70 };
+    struct s2s_batch *b = &pack->batch;
+    struct s2s_media *clips = &b->media[0];
+    uint64_t *seqs = s2s_pack_alloc(pack, b->n_seqs, sizeof *seqs),
+             *own = s2s_pack_alloc(pack, clips->n, sizeof *own);
+    for (int64_t s = 0; s < b->n_seqs; s++)
+        seqs[s] = S2S_RNG_KEY(keys[s], SITE_DROPOUT);
+    for (int64_t k = 0, s = 0, first = 0; k < clips->n; k++) {
+        for (; s + 1 < b->n_seqs && pack->clip_slot[k] >= b->cu_seqlens[s + 1]; s++)
+            first = k;
+        own[k] = S2S_RNG_KEY(seqs[s], (uint64_t)(k - first) + 1);
+    }
+    b->draws = seqs;
+    clips->draws = own;
+}
+
 /*
  * Hides tokens of the answer from the model that is to predict what follows them, so that it cannot
  * lean on the text alone (word dropout: Bowman et al. 2016, "Generating sentences from a
@@ -382,8 +401,10 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     pack->parent = parent ? XXH3_64bits(parent, strlen(parent)) : 0;
     int rc = read_slots(pack, schema, st, err);
     uint64_t *keys = NULL;
-    if (rc == 0 && (reader->token_dropout > 0 || reader->augment))
+    if (rc == 0 && (reader->token_dropout > 0 || reader->augment || reader->draws))
         keys = sample_keys(pack, key);
+    if (rc == 0 && reader->draws)
+        keep_draws(pack, keys);
     if (rc == 0 && reader->token_dropout > 0)
         drop_tokens(pack, reader->token_dropout, keys);
     if (rc == 0 && pack->batch.media[0].n > 0 && (reader->need_audio || schema->has_embed)) {
@@ -428,6 +449,25 @@ static void join_ids(struct s2s_pack *to, struct s2s_pack *const *packs, size_t 
     b->position_ids = positions;
     b->cu_seqlens = cu;
     b->seq_lens = lens;
+}
+
+/* Of all of them or of none. */
+static void join_draws(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_batch *b = &to->batch;
+    if (n == 0 || !packs[0]->batch.draws)
+        return;
+    uint64_t *seqs = s2s_pack_alloc(to, b->n_seqs, sizeof *seqs),
+             *clips = s2s_pack_alloc(to, b->media[0].n, sizeof *clips);
+    b->draws = seqs;
+    b->media[0].draws = clips;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_batch *from = &packs[i]->batch;
+        memcpy(seqs, from->draws, (size_t)from->n_seqs * sizeof *seqs);
+        memcpy(clips, from->media[0].draws, (size_t)from->media[0].n * sizeof *clips);
+        seqs += from->n_seqs;
+        clips += from->media[0].n;
+    }
 }
 
 /* Rows of features or embeddings of all clips. */
@@ -522,6 +562,7 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
     to->place = place.data ? place.data : s2s_xstrdup("nothing");
     keep_parts(to, packs, n);
     join_ids(to, packs, n);
+    join_draws(to, packs, n);
     if (to->batch.media[0].n > 0)
         join_clips(to, packs, n);
     pack_count(to);

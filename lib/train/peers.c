@@ -32,7 +32,7 @@ bool train_place_reads(const struct train_place *at, int64_t i, int64_t together
 
 /* The struct as it is, the sizes of what it points to (-1: NULL), then that, each at a multiple of
  * ALIGN from the first. Both ends are the same program. */
-enum { N_PARTS = 13, ALIGN = 64 };
+enum { N_PARTS = 15, ALIGN = 64 };
 
 static int64_t padded(int64_t bytes)
 {
@@ -61,7 +61,8 @@ static void list_parts(const void *parts[N_PARTS], int64_t bytes[N_PARTS], const
         {clips->rows, clips->n * 4},        {clips->slot_of_row, n_rows * 4},
         {clips->cu, (clips->n + 1) * 8},    {clips->data, n_data * clips->width * 4},
         {p->ids, text_bytes(p->ids)},       {p->texts, text_bytes(p->texts)},
-        {p->place, text_bytes(p->place)},
+        {p->place, text_bytes(p->place)},   {b->draws, b->n_seqs * 8},
+        {clips->draws, clips->n * 8},
     };
     for (int i = 0; i < N_PARTS; i++) {
         parts[i] = list[i].part;
@@ -132,5 +133,7 @@ struct s2s_pack *train_pack_take(const char **from)
     p->ids = next_text(&at, &bytes);
     p->texts = next_text(&at, &bytes);
     p->place = next_text(&at, &bytes);
+    b->draws = next_part(&at, &bytes);
+    clips->draws = next_part(&at, &bytes);
     return p;
 }

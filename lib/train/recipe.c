@@ -210,6 +210,48 @@ static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
     return 0;
 }
 
+static int read_rate(double *rate, const struct s2s_conf *node, struct s2s_error *err)
+{
+    int rc = s2s_conf_as_f64(rate, node, err);
+    if (rc == 0 && !(*rate >= 0 && *rate < 1))
+        return s2s_conf_error(err, S2S_E_RANGE, node,
+                              "expected a share of at least 0 and below 1, found %g", *rate);
+    return rc;
+}
+
+/* train.dropout: one share for all, or some by name. */
+static int read_dropout(struct s2s_recipe *r, struct s2s_error *err)
+{
+    struct s2s_dropout_rates *d = &r->dropout;
+    const struct {
+        const char *key;
+        double *rate;
+    } rates[] = {{"hidden", &d->hidden},
+                 {"encoder", &d->encoder},
+                 {"encoder_input", &d->input},
+                 {"encoder_positions", &d->positions}};
+    enum { N = sizeof rates / sizeof *rates };
+    const struct s2s_conf *node = s2s_conf_find(r->conf, "train.dropout");
+    const char *names[N + 1] = {NULL};
+    double all;
+    int rc = 0;
+    *d = (struct s2s_dropout_rates)S2S_DROPOUT_RATES_INIT;
+    if (!node || node->kind == S2S_CONF_NULL)
+        return 0;
+    if (node->kind != S2S_CONF_MAP) {
+        if ((rc = read_rate(&all, node, err)) == 0)
+            *d = (struct s2s_dropout_rates){all, all, all, all, all, all};
+        return rc;
+    }
+    for (size_t i = 0; i < N; i++)
+        names[i] = rates[i].key;
+    rc = s2s_conf_check_keys(node, "", names, err);
+    for (size_t i = 0; rc == 0 && i < N; i++)
+        if (!s2s_conf_is_unset(node, rates[i].key))
+            rc = read_rate(rates[i].rate, s2s_conf_find(node, rates[i].key), err);
+    return rc;
+}
+
 /* Named as Lightning and NeMo name it. */
 static int read_precision(struct s2s_recipe *r, struct s2s_error *err)
 {
@@ -375,8 +417,8 @@ int s2s_recipe_take(struct s2s_recipe *r, struct s2s_conf *conf, char *const *ov
         rc = s2s_conf_override(r->conf, overrides[i], err);
     if (rc < 0 || (rc = read_run(r, err)) < 0 || (rc = read_model(r, err)) < 0 ||
         (rc = read_data(r, err)) < 0 || (rc = read_mesh(r, err)) < 0 ||
-        (rc = read_loop(r, err)) < 0 || (rc = read_balance(r, err)) < 0 ||
-        (rc = read_optimizer(r, err)) < 0)
+        (rc = read_loop(r, err)) < 0 || (rc = read_dropout(r, err)) < 0 ||
+        (rc = read_balance(r, err)) < 0 || (rc = read_optimizer(r, err)) < 0)
         s2s_recipe_release(r);
     return rc < 0 ? rc : 0;
 }

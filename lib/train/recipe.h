@@ -74,6 +74,7 @@ struct s2s_recipe {
     enum s2s_answer on_nan, on_spike; /* to steps in trouble */
     double spike_factor;              /* times the median of the last spike_window steps */
     int64_t spike_window, max_skips;  /* steps in a row */
+    struct s2s_dropout_rates dropout; /* of models; below 0: as their configs have it */
     int64_t ckpt_every, ckpt_keep;
     bool resume;
     bool async_save; /* checkpoints are written beside training */

@@ -49,7 +49,8 @@ static int open_bare(struct s2s_bundle *b, const struct s2s_par *par,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,
                                         .free_steps = parts->free_steps,
-                                        .lora = parts->lora};
+                                        .lora = parts->lora,
+                                        .dropout = parts->dropout};
     return s2s_model_open(&b->model, b->device, par, part->dir, &options, err);
 }
 
@@ -60,7 +61,8 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const st
                                    .projection = r->projection.path,
                                    .head = head,
                                    .free_steps = !r->step_clamp,
-                                   .lora = r->has_lora ? &r->lora : NULL};
+                                   .lora = r->has_lora ? &r->lora : NULL,
+                                   .dropout = &r->dropout};
     int rc;
     if (r->model_path) {
         struct s2s_salm_part whole = {.dir = r->model_path};

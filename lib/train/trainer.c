@@ -299,6 +299,7 @@ int s2s_trainer_open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .n_mels = (int)t->bundle.model->n_mels,
                                        .augment = r->augment ? &r->spec_augment : NULL,
                                        .token_dropout = (float)r->token_dropout,
+                                       .draws = t->bundle.model->draws,
                                        .give_up = is_asked_to_stop,
                                        .give_up_ctx = t};
     s2s_mesh_note(t->mesh, -1, "open data");

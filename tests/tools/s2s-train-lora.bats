@@ -100,11 +100,13 @@ PY
         rm -rf no
         says "$text"
     done
-    # a dropout that the folder names is told to be without effect
-    sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.1/' v/adapter_config.json
-    run s2s-train l.yaml run=no train.steps=1 'model.lora={path: v}'
-    rm -rf no
-    says "v/adapter_config.json: adapters are trained without its lora_dropout 0.1"
+    # a dropout that the folder names is that of training, unless the recipe says another one
+    sed -i 's/"lora_dropout": 0.0/"lora_dropout": 0.5/' v/adapter_config.json
+    s2s-train -q l.yaml run=dropped train.steps=2 'model.lora={path: v}'
+    s2s-train -q l.yaml run=whole train.steps=2 'model.lora={path: v, dropout: 0}'
+    [ "$(log whole)" != "$(log dropped)" ]
+    s2s-train export l.yaml run=dropped 'model.lora={path: v}' -o out
+    [ "$(jq .lora_dropout out/adapter_config.json)" = 0.5 ]
     exits 1 s2s-train export r.yaml -o no
     says "the recipe has no adapters"
     exits 1 s2s-train export l.yaml run=none -o no

@@ -95,6 +95,24 @@ mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=select
 LINES
 }
 
+@test "dropout leaves out the same on any mesh, and when a layer is computed again" {
+    speech
+    equal <<'LINES'
+mesh.tp=2 mesh.sequence_parallel=true train.recompute=full | r.yaml train.dropout={"hidden":0.2} model.lora={"rank":4,"dropout":0.3} data.train=[odd.s2s] train.packs_per_microbatch=2
+mesh.cp=2 mesh.pp=2 | s.yaml train.dropout=0.2 train.steps=3
+mesh.tp=2 mesh.dp=2 train.recompute=selective | s.yaml train.dropout=0.2 train.steps=3
+LINES
+}
+
+@test "long: dropout on all axes, of Mamba layers and mixtures of experts" {
+    equal <<'LINES'
+mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=selective | r.yaml train.dropout={"hidden":0.1} model.lora={"rank":4,"dropout":0.1} data.train=[odd.s2s]
+mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/nemotron_h train.dropout=0.2
+mesh.cp=2 mesh.dp=2 | p.yaml model.path=MODELS/nemotron_h train.dropout=0.2
+mesh.ep=2 mesh.dp=2 | p.yaml model.path=MODELS/mixtral train.dropout=0.2
+LINES
+}
+
 @test "adapters: cut with their maps, beside a base that stands still" {
     lora='model.lora={"rank":4,"alpha":16}'
     equal <<LINES

@@ -17,6 +17,22 @@ static struct s2s_tensor *loss_sum(struct s2s_tape *tape, struct s2s_tensor **in
     return to_target(tape, s2s_op_add(tape, s2s_op_scale(tape, 3, y), in[0]));
 }
 
+/* Used twice, once where others read it too: gradients add up. */
+static struct s2s_tensor *loss_dropout(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    static const int32_t names[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    struct s2s_dropout drop = {.rate = 0.4f,
+                               .site = 5,
+                               .rows = s2s_tape_upload(tape, S2S_I32, 2, (int64_t[]){4, 2}, names)};
+    struct s2s_tensor *x = s2s_op_scale(tape, 2, in[0]);
+    drop.keeps = true;
+    struct s2s_tensor *y = s2s_op_dropout(tape, x, &drop);
+    drop.keeps = false;
+    drop.first = 3;
+    x = s2s_op_dropout(tape, s2s_op_add(tape, x, y), &drop);
+    return to_target(tape, x);
+}
+
 static struct s2s_tensor *loss_embedding(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     return to_target(tape, s2s_op_embedding(tape, in[0], ids, 7, 1.5f, -1));
@@ -158,6 +174,7 @@ static struct check checks[] = {
     {"linear", 3, {{2, {7, 5}}, {2, {4, 5}}, {1, {4}}}, loss_linear},
     {"add_linear", 3, {{2, {7, 4}}, {2, {7, 3}}, {2, {4, 3}}}, loss_add_linear},
     {"sum", 2, {{2, {3, 5}}, {2, {3, 5}}}, loss_sum},
+    {"dropout", 1, {{2, {4, 7}}}, loss_dropout},
     {"embedding", 1, {{2, {6, 5}}}, loss_embedding},
     {"gather", 1, {{2, {5, 3}}}, loss_gather},
     {"splice", 2, {{2, {5, 3}}, {2, {3, 3}}}, loss_splice},

@@ -6,9 +6,11 @@
 
 #include "lib/base/base.h"
 #include "lib/base/pyrandom.h"
+#include "lib/thd/lookahead.h"
 #include "lib/thd/thd_internal.h"
 
-const char *const s2s_thd_bin_algorithms[] = {"concatenative", "ffd", "ff_shuffle", "mffd", NULL};
+const char *const s2s_thd_bin_algorithms[] = {"concatenative", "ffd", "ff_shuffle",
+                                              "mffd",          "bfd", NULL};
 
 void s2s_bins_release(struct s2s_bins *bins)
 {
@@ -73,11 +75,35 @@ static void concatenative(struct bins_open *open, const int32_t *lens, int64_t c
     }
 }
 
+static void look_ahead(struct bins_open *open, const int32_t *lens, size_t window, int64_t capacity)
+{
+    struct s2s_lookahead *ahead = s2s_lookahead_new(window, capacity);
+    const size_t n_items = open->n_items;
+    size_t i = 0, n_placed = 0, n;
+    const uint32_t *items;
+    do {
+        bool full = false;
+        for (; i < n_items && !full; i++)
+            full = s2s_lookahead_add(ahead, (uint32_t)i, lens[i]);
+        n = s2s_lookahead_take(ahead, &items);
+        for (size_t k = 0; k < n; k++) {
+            open->order[n_placed] = items[k];
+            open->bin[n_placed++] = (uint32_t)open->n_bins;
+        }
+        open->n_bins += n > 0;
+    } while (n > 0);
+    s2s_lookahead_free(ahead);
+}
+
 static void run(struct bins_open *open, const int32_t *lens, int32_t max,
                 const struct s2s_bins_options *opt)
 {
     struct s2s_pyrandom random;
     const size_t n = open->n_items;
+    if (opt->lookahead > 0) {
+        look_ahead(open, lens, (size_t)opt->lookahead, opt->capacity);
+        return;
+    }
     switch (opt->algorithm) {
     case S2S_BINS_CONCATENATIVE:
         concatenative(open, lens, opt->capacity);
@@ -86,6 +112,7 @@ static void run(struct bins_open *open, const int32_t *lens, int32_t max,
         thd_mffd(open, lens, n, opt->capacity);
         return;
     case S2S_BINS_FFD:
+    case S2S_BINS_BFD:
         thd_sort(open->order, lens, n, max);
         for (size_t i = 0; i < n / 2; i++) { /* descending, and of equal ones the last first */
             uint32_t item = open->order[i];
@@ -100,7 +127,10 @@ static void run(struct bins_open *open, const int32_t *lens, int32_t max,
         s2s_pyrandom_shuffle(&random, open->order, n);
         break;
     }
-    thd_first_fit(open, lens, opt->capacity);
+    if (opt->algorithm == S2S_BINS_BFD)
+        thd_best_fit(open, lens, opt->capacity);
+    else
+        thd_first_fit(open, lens, opt->capacity);
 }
 
 /* Lists of items by bin, from the order in which they went in. */
@@ -200,6 +230,16 @@ static int check_options(const struct s2s_bins_options *opt, size_t n, struct s2
     if (opt->multiple < 1 || opt->multiple > INT32_MAX || opt->bins_multiple < 1 ||
         opt->bins_multiple > INT32_MAX || opt->min_bins < 0 || opt->min_bins > INT32_MAX)
         return s2s_error_set(err, S2S_E_RANGE, "a multiple or minimum is out of range");
+    if (opt->lookahead < 0 || opt->lookahead > S2S_LOOKAHEAD_MAX_WINDOW ||
+        (opt->lookahead > 0 && opt->capacity > S2S_LOOKAHEAD_MAX_CAPACITY))
+        return s2s_error_set(
+            err, S2S_E_RANGE,
+            "a window of %lld samples for bins of %lld, at most %d and %d expected",
+            (long long)opt->lookahead, (long long)opt->capacity, S2S_LOOKAHEAD_MAX_WINDOW,
+            S2S_LOOKAHEAD_MAX_CAPACITY);
+    if (opt->algorithm == S2S_BINS_BFD && opt->capacity > S2S_BFD_MAX_CAPACITY)
+        return s2s_error_set(err, S2S_E_RANGE, "the capacity is %lld, bfd takes %d at most",
+                             (long long)opt->capacity, S2S_BFD_MAX_CAPACITY);
     if (n > UINT32_MAX / 2)
         return s2s_error_set(err, S2S_E_RANGE, "%zu items are too many", n);
     return 0;
@@ -209,12 +249,13 @@ static int check_options(const struct s2s_bins_options *opt, size_t n, struct s2
 static int round_lens(int32_t *rounded, int32_t *max, const int32_t *lens, size_t n,
                       const struct s2s_bins_options *opt, struct s2s_error *err)
 {
+    const int min = opt->lookahead > 0 || opt->algorithm == S2S_BINS_MFFD;
     *max = 0;
     for (size_t i = 0; i < n; i++) {
         int64_t len = lens[i];
-        if (len < 0 || (len == 0 && opt->algorithm == S2S_BINS_MFFD))
+        if (len < min)
             return s2s_error_set(err, S2S_E_RANGE, "length %zu is %lld, at least %d expected", i,
-                                 (long long)len, opt->algorithm == S2S_BINS_MFFD);
+                                 (long long)len, min);
         if (opt->multiple > 1)
             len = s2s_thd_round_up(len, opt->multiple);
         if (len > opt->capacity)
@@ -252,11 +293,24 @@ out:
     return rc;
 }
 
-double s2s_thd_bins_fill(const struct s2s_bins *bins, const int32_t *lens,
-                         const struct s2s_bins_options *opt)
+static int64_t total_of(const struct s2s_bins *bins, const int32_t *lens, int64_t multiple)
 {
     int64_t total = 0;
     for (size_t i = 0; i < bins->n_items; i++)
-        total += s2s_thd_round_up(lens[bins->items[i]], opt->multiple);
+        total += s2s_thd_round_up(lens[bins->items[i]], multiple);
+    return total;
+}
+
+int64_t s2s_thd_bins_bound(const struct s2s_bins *bins, const int32_t *lens,
+                           const struct s2s_bins_options *opt)
+{
+    const int64_t total = total_of(bins, lens, opt->multiple);
+    return (total + opt->capacity - 1) / opt->capacity;
+}
+
+double s2s_thd_bins_fill(const struct s2s_bins *bins, const int32_t *lens,
+                         const struct s2s_bins_options *opt)
+{
+    const int64_t total = total_of(bins, lens, opt->multiple);
     return bins->n_bins ? (double)total / ((double)bins->n_bins * (double)opt->capacity) : 0;
 }

@@ -15,11 +15,14 @@ enum s2s_bin_algorithm {
     S2S_BINS_CONCATENATIVE, /* in order; a new bin when the next item does not fit */
     S2S_BINS_FFD,           /* first_fit_decreasing: ties by index, the higher first */
     S2S_BINS_FF_SHUFFLE,    /* first_fit over random.shuffle of the seed */
-    S2S_BINS_MFFD           /* modified_first_fit_decreasing */
+    S2S_BINS_MFFD,          /* modified_first_fit_decreasing */
+    S2S_BINS_BFD /* the longest first, each into the fullest bin with room; ties as ffd */
 };
 
-/* "concatenative", "ffd", "ff_shuffle", "mffd"; NULL-ended, in the order of the enum. */
+/* "concatenative", "ffd", "ff_shuffle", "mffd", "bfd"; NULL-ended, in the order of the enum. */
 extern const char *const s2s_thd_bin_algorithms[];
+
+enum { S2S_BFD_MAX_CAPACITY = 1 << 24 };
 
 struct s2s_bins_options {
     enum s2s_bin_algorithm algorithm;
@@ -28,6 +31,7 @@ struct s2s_bins_options {
     int64_t min_bins;      /* 0: no minimum */
     int64_t bins_multiple; /* the number of bins is a multiple of this; at least 1 */
     uint64_t seed;         /* of ff_shuffle */
+    int64_t lookahead;     /* 0, or samples held: lookahead.h packs in the place of the algorithm */
 };
 
 #define S2S_BINS_OPTIONS_DEFAULT \
@@ -53,13 +57,18 @@ void s2s_bins_release(struct s2s_bins *bins);
 /*
  * Packs lens [n] (slots, borrowed; 0 only where the algorithm is not mffd). RANGE for a length that
  * is negative, or longer than the capacity after rounding (names the index), and E_TOO_FEW when
- * there are fewer items than bins wanted. O(n log n) at most; 1 M lengths take well under 0.1 s.
+ * there are fewer items than bins wanted; bfd counts rooms and takes capacities up to
+ * S2S_BFD_MAX_CAPACITY. O(n log n) at most; 1 M lengths take well under 0.1 s.
  * Gives: s2s_bins_release.
  *
  * Source: nemo_rl/data/packing/algorithms.py (NVIDIA NeMo-RL).
  */
 int s2s_thd_bins(struct s2s_bins *bins, const int32_t *lens, size_t n,
                  const struct s2s_bins_options *opt, struct s2s_error *err);
+
+/* Bins that no way of packing can fall below: (rounded) lengths over capacity. */
+int64_t s2s_thd_bins_bound(const struct s2s_bins *bins, const int32_t *lens,
+                           const struct s2s_bins_options *opt);
 
 /* Share of the slots that hold (rounded) lengths: total / (bins * capacity); 0 without bins. */
 double s2s_thd_bins_fill(const struct s2s_bins *bins, const int32_t *lens,

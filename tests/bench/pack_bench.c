@@ -38,11 +38,17 @@ static void make_lens(int32_t *lens, bool mixed)
 
 static void bench_bins(const int32_t *lens, const char *what)
 {
-    for (int a = S2S_BINS_CONCATENATIVE; a <= S2S_BINS_MFFD; a++) {
+    static const int64_t windows[] = {64, 1024};
+    for (int a = S2S_BINS_CONCATENATIVE; a <= S2S_BINS_BFD + 2; a++) {
         struct s2s_bins_options opt = S2S_BINS_OPTIONS_DEFAULT;
+        const int window = a - S2S_BINS_BFD - 1;
+        char name[32];
         struct s2s_error err = S2S_ERROR_INIT;
         double best_s = 1e9, fill = 0;
-        opt.algorithm = (enum s2s_bin_algorithm)a;
+        if (window >= 0)
+            opt.lookahead = windows[window];
+        else
+            opt.algorithm = (enum s2s_bin_algorithm)a;
         opt.capacity = CAPACITY;
         for (int round = 0; round < ROUNDS; round++) {
             struct s2s_bins bins;
@@ -54,8 +60,12 @@ static void bench_bins(const int32_t *lens, const char *what)
             fill = s2s_thd_bins_fill(&bins, lens, &opt);
             s2s_bins_release(&bins);
         }
-        printf("bins %-14s %-6s  %6.1f M lengths/s  fill %.4f\n", s2s_thd_bin_algorithms[a], what,
-               N_LENS / best_s / 1e6, fill);
+        if (window >= 0)
+            snprintf(name, sizeof name, "lookahead %lld", (long long)windows[window]);
+        else
+            snprintf(name, sizeof name, "%s", s2s_thd_bin_algorithms[a]);
+        printf("bins %-14s %-6s  %6.1f M lengths/s  fill %.5f\n", name, what, N_LENS / best_s / 1e6,
+               fill);
     }
 }
 

@@ -208,6 +208,25 @@ PY
     exits 2 s2s-pack --ids ids.jsonl --tokens 11 --cp 2 --tp 6 -o out.s2s
 }
 
+@test "a window of samples packs near the bound and keeps the order of the rest" {
+    python3 - >many.jsonl <<'PY'
+import json, random
+rng = random.Random(5)
+for i in range(3000):
+    print(json.dumps({"id": str(i), "input_ids": [5] * rng.randint(4, 60)}))
+PY
+    s2s-pack -q --ids many.jsonl --tokens 512 --lookahead 64 --report r.json -o out.s2s
+    jq -e '.packs - .packs_bound <= 2 and .packs_bound > 150' r.json
+    [ "$(s2s-shard head --json out.s2s | jq -c '.config | [.lookahead, has("algorithm")]')" = '[64,false]' ]
+    values out.s2s | sed -n 's/^[0-9]* ids //p' | jq -r '.[]' >order
+    sort -n order | cmp - <(seq 0 2999)
+    # no sample comes earlier than the window lets it
+    awk '{ if ($1 - NR > 64 + 60) exit 1 }' order
+    awk '{ if (NR > 1 && $1 == last + 1) n++; last = $1 } END { exit n < 1000 }' order
+    exits 2 s2s-pack --ids many.jsonl --batch-size 4 --lookahead 64
+    [ "$(seq 1 40 | s2s-pack bins --tokens 50 --lookahead 40 --json | jq -c '[(.bins | length), .bound]')" = '[18,17]' ]
+}
+
 @test "bins: the worked example in every algorithm, from a file and a pipe" {
     printf '%s\n' 4 1 3 2 1 3 4 5 >lens.txt
     [ "$(s2s-pack bins --algorithm concatenative --tokens 5 --json lens.txt | jq -c .bins)" = '[[0,1],[2,3],[4,5],[6],[7]]' ]

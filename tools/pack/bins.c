@@ -10,11 +10,20 @@ struct options {
     const char *input;
 };
 
-enum { KEY_ALGORITHM = 0x100, KEY_TOKENS, KEY_MULTIPLE, KEY_MIN_BINS, KEY_BINS_MULTIPLE };
+enum {
+    KEY_ALGORITHM = 0x100,
+    KEY_LOOKAHEAD,
+    KEY_TOKENS,
+    KEY_MULTIPLE,
+    KEY_MIN_BINS,
+    KEY_BINS_MULTIPLE
+};
 
 static const struct argp_option option_table[] = {
     {"tokens", KEY_TOKENS, "N", 0, "Capacity of a bin", 1},
-    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle or mffd", 1},
+    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle, mffd or bfd",
+     1},
+    {"lookahead", KEY_LOOKAHEAD, "N", 0, "Instead: in order, holding N lengths at most", 1},
     {"multiple", KEY_MULTIPLE, "N", 0, "Round each length up to a multiple of N (default 1)", 1},
     {"min-bins", KEY_MIN_BINS, "N", 0, "At least N bins", 1},
     {"bins-multiple", KEY_BINS_MULTIPLE, "N", 0, "A multiple of N bins (default 1)", 1},
@@ -28,6 +37,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_ALGORITHM:
         opt->bins.algorithm =
             (enum s2s_bin_algorithm)s2s_arg_choice(state, "algorithm", arg, s2s_thd_bin_algorithms);
+        return 0;
+    case KEY_LOOKAHEAD:
+        opt->bins.lookahead = s2s_arg_i64(state, "lookahead", arg, 1, S2S_LOOKAHEAD_MAX_WINDOW);
         return 0;
     case KEY_TOKENS:
         opt->bins.capacity = s2s_arg_i64(state, "tokens", arg, 1, INT32_MAX);
@@ -62,7 +74,8 @@ static const struct argp bins_argp = {
     .doc =
         "Pack lengths, one a line, into bins of a capacity."
         "\vWithout a file, or with -, lengths are read from stdin. A line of output is a bin: "
-        "the indices of its lengths, from 0. With --json: {\"bins\": [[0,3],..], \"fill\": ..}.\n\n"
+        "the indices of its lengths, from 0. With --json: {\"bins\": [[0,3],..], "
+        "\"fill\": ..,\n\"bound\": ..}; bound: bins that no way of packing falls below.\n\n"
         "Examples:\n"
         "  printf '%s\\n' 4 1 3 2 1 3 4 5 | s2s-pack bins --tokens 5\n"
         "  s2s-pack bins --algorithm mffd --tokens 4096 --multiple 4 --json lengths.txt\n\n"
@@ -100,7 +113,7 @@ static int read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines,
     return 0;
 }
 
-static void print_bins(const struct s2s_bins *bins, double fill, bool json)
+static void print_bins(const struct s2s_bins *bins, double fill, int64_t bound, bool json)
 {
     struct s2s_buf line = S2S_BUF_INIT;
     if (json)
@@ -119,7 +132,7 @@ static void print_bins(const struct s2s_bins *bins, double fill, bool json)
         fwrite(line.data, 1, line.len, stdout);
     }
     if (json)
-        printf("], \"fill\": %.12g}\n", fill);
+        printf("], \"fill\": %.12g, \"bound\": %lld}\n", fill, (long long)bound);
     s2s_buf_release(&line);
 }
 
@@ -144,8 +157,10 @@ int pack_bins(int argc, char **argv, struct s2s_error *err)
         rc = s2s_printout_begin(&to, opt.common.out, err);
     if (rc == 0) {
         double fill = s2s_thd_bins_fill(&bins, lens, &opt.bins);
-        print_bins(&bins, fill, opt.common.json);
-        s2s_info("pack", "%zu lengths in %zu bins, fill %.4f", n, bins.n_bins, fill);
+        int64_t bound = s2s_thd_bins_bound(&bins, lens, &opt.bins);
+        print_bins(&bins, fill, bound, opt.common.json);
+        s2s_info("pack", "%zu lengths in %zu bins (at least %lld), fill %.4f", n, bins.n_bins,
+                 (long long)bound, fill);
     }
     rc = s2s_printout_end(&to, rc, err);
     s2s_bins_release(&bins);

@@ -25,8 +25,11 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
         json_object_set_new(config, "batch_size", json_integer(opt->batch_size));
     } else {
         json_object_set_new(config, "tokens", json_integer(plan->capacity));
-        json_object_set_new(config, "algorithm",
-                            json_string(s2s_thd_bin_algorithms[opt->algorithm]));
+        if (opt->lookahead > 0)
+            json_object_set_new(config, "lookahead", json_integer(opt->lookahead));
+        else
+            json_object_set_new(config, "algorithm",
+                                json_string(s2s_thd_bin_algorithms[opt->algorithm]));
         json_object_set_new(config, "too_long", json_string(too_long_names[opt->too_long]));
     }
     if (loader->kind == PACK_INPUT_IDS)

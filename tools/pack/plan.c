@@ -313,19 +313,22 @@ static uint64_t seed_of(const struct pack_options *opt, int64_t epoch)
     return (uint64_t)opt->common.seed + (uint64_t)epoch; /* which may be more than an int64 holds */
 }
 
-static int bins_of(struct s2s_bins *bins, const struct pack_plan *plan, const uint32_t *order,
-                   size_t n, const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
+static int bins_of(struct s2s_bins *bins, struct pack_plan *plan, const uint32_t *order, size_t n,
+                   const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
 {
     struct s2s_bins_options how = S2S_BINS_OPTIONS_DEFAULT;
     int32_t *lens = s2s_xmalloc((n + 1) * sizeof *lens);
     for (size_t i = 0; i < n; i++)
         lens[i] = plan->items[order[i]].len_padded;
     how.algorithm = opt->algorithm;
+    how.lookahead = opt->lookahead;
     how.capacity = plan->capacity;
     how.min_bins = opt->min_bins;
     how.bins_multiple = opt->bins_multiple;
     how.seed = seed_of(opt, epoch);
     int rc = s2s_thd_bins(bins, lens, n, &how, err);
+    if (rc == 0)
+        plan->n_bound += s2s_thd_bins_bound(bins, lens, &how);
     free(lens);
     return rc;
 }

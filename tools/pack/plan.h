@@ -18,6 +18,7 @@ struct pack_plan {
     uint32_t *members; /* indices of items, pack after pack */
     size_t *begin;     /* [n_packs + 1] */
     size_t n_packs;
+    int64_t n_bound;  /* packs that no way of packing falls below; 0 with --batch-size */
     int64_t capacity; /* of a pack, 0 with --batch-size */
     struct pack_bad *bad;
     size_t n_bad, cap_bad;

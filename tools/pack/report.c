@@ -35,6 +35,8 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
     json_object_set_new(report, "samples", json_integer(t->n_samples));
     json_object_set_new(report, "samples_read", json_integer(plan->n_read));
     json_object_set_new(report, "packs", json_integer(t->n_packs));
+    if (plan->n_bound > 0)
+        json_object_set_new(report, "packs_bound", json_integer(plan->n_bound));
     json_object_set_new(report, "tokens", json_integer(plan->capacity));
     json_object_set_new(report, "real_tokens", json_integer(t->n_tokens));
     json_object_set_new(report, "padding_tokens", json_integer(t->n_slots - t->n_tokens));

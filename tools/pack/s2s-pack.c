@@ -29,6 +29,7 @@ enum {
     KEY_REPORT,
     KEY_PLAN,
     KEY_ALGORITHM,
+    KEY_LOOKAHEAD,
     KEY_CP,
     KEY_TP,
     KEY_STRICT_SP,
@@ -117,7 +118,10 @@ static const struct argp_option option_table[] = {
     {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 3},
     {"too-long", KEY_TOO_LONG, "fail|truncate|skip", 0,
      "What to do with a sample longer than a pack (default fail)", 3},
-    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle or mffd", 3},
+    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle, mffd or bfd",
+     3},
+    {"lookahead", KEY_LOOKAHEAD, "N", 0,
+     "Instead: keep the order of samples but for the N that are held to fill packs up with", 3},
     {"layout", KEY_LAYOUT, "NAME", 0, "salm (default)", 3},
     {"cp", KEY_CP, "N", 0, "Context-parallel ranks: lengths are multiples of 2 N (default 1)", 3},
     {"tp", KEY_TP, "N", 0, "Tensor-parallel ranks: T is a multiple of N (default 1)", 3},
@@ -188,6 +192,8 @@ static void check_options(struct argp_state *state)
         argp_error(state, "--tokens or --batch-size is needed");
     if (opt->max_tokens && opt->batch_size)
         argp_error(state, "--tokens or --batch-size, not both");
+    if (opt->batch_size && opt->lookahead)
+        argp_error(state, "--lookahead goes with --tokens");
     if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
         argp_error(state, "--min-bins and --bins-multiple go with --tokens");
 }
@@ -265,6 +271,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TP:
         opt->tp_size = (int)s2s_arg_i64(state, "tp", arg, 1, 1 << 20);
+        return 0;
+    case KEY_LOOKAHEAD:
+        opt->lookahead = s2s_arg_i64(state, "lookahead", arg, 1, S2S_LOOKAHEAD_MAX_WINDOW);
         return 0;
     case KEY_MIN_BINS:
         opt->min_bins = s2s_arg_i64(state, "min-bins", arg, 0, INT32_MAX);

@@ -35,7 +35,7 @@ def check_bins(rng):
     lens = [rng.randint(1, top) for _ in range(n)]
     rounded = [naive.up(x, multiple) for x in lens]
     min_bins, bins_multiple = rng.choice([(0, 1), (0, 1), (3, 1), (0, 4), (5, 3)])
-    name = rng.choice(["concatenative", "ffd", "mffd", "ff_shuffle"])
+    name = rng.choice(["concatenative", "ffd", "mffd", "bfd", "ff_shuffle"])
     seed = rng.randint(0, 10**6)
     if name == "ff_shuffle":
         order = list(range(n))

@@ -40,6 +40,22 @@ def ffd(lens, cap):
     return first_fit(sorted(range(len(lens)), key=lambda i: (lens[i], i), reverse=True), lens, cap)
 
 
+def bfd(lens, cap):
+    bins, room, since = [], [], []
+    for moment, i in enumerate(sorted(range(len(lens)), key=lambda i: (lens[i], i), reverse=True)):
+        fits = [b for b in range(len(bins)) if room[b] >= lens[i]]
+        if not fits:
+            fits = [len(bins)]
+            bins.append([])
+            room.append(cap)
+            since.append(0)
+        b = min(fits, key=lambda b: (room[b], since[b]))  # the fullest; of equal ones the first to have become so
+        bins[b].append(i)
+        room[b] -= lens[i]
+        since[b] = moment
+    return bins
+
+
 def mffd(lens, cap):
     large, medium, small, tiny = [], [], [], []
     for i, n in enumerate(lens):

@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct s2s_ckpt *ckpt = folder_open();
     if (!ckpt)
         return 0;
-    int rc = s2s_ckpt_merge_ranks(ckpt, true, &err);
+    int rc = s2s_ckpt_merge_ranks(ckpt, &err);
     folder_demand(rc, &err);
     if (rc == 0) {
         folder_read(ckpt);

@@ -37,23 +37,26 @@ static int check_bounds(const struct s2s_batch *b, struct s2s_error *err)
     return 0;
 }
 
+static const char *const names[] = {"clip", "image"}; /* by enum s2s_media_kind */
+
 /* The slots of one list, each taken once; taken [n_tokens] is marked. */
 static int check_slots(const struct s2s_batch *b, const struct s2s_media *m, bool *taken,
                        struct s2s_error *err)
 {
     const int32_t *slot = m->slot_of_row;
+    const char *what = names[m->kind];
     if (m->rows && !slot && m->n > 0)
-        return s2s_error_set(err, S2S_E_ARG, "clips without slots");
+        return s2s_error_set(err, S2S_E_ARG, "%ss without slots", what);
     for (int64_t k = 0; m->rows && k < m->n; k++) {
         if (m->rows[k] < 0)
-            return s2s_error_set(err, S2S_E_RANGE, "clip %lld has %d slots", (long long)k,
+            return s2s_error_set(err, S2S_E_RANGE, "%s %lld has %d slots", what, (long long)k,
                                  m->rows[k]);
         for (int32_t i = 0; i < m->rows[k]; i++, slot++) {
             if (*slot == -1)
                 continue;
             if (*slot < 0 || *slot >= b->n_tokens || taken[*slot])
                 return s2s_error_set(
-                    err, S2S_E_RANGE, "row %d of clip %lld goes to slot %d, which is %s", i,
+                    err, S2S_E_RANGE, "row %d of %s %lld goes to slot %d, which is %s", i, what,
                     (long long)k, *slot, *slot < 0 || *slot >= b->n_tokens ? "not there" : "taken");
             taken[*slot] = true;
         }
@@ -67,11 +70,12 @@ static int check_media(const struct s2s_batch *b, bool *taken, struct s2s_error 
     for (int i = 0; rc == 0 && i < b->n_media; i++) {
         const struct s2s_media *m = &b->media[i];
         if (model_media(b, m->kind) != m)
-            return s2s_error_set(err, S2S_E_UNSUPPORTED, "two lists of clips in one batch");
+            return s2s_error_set(err, S2S_E_UNSUPPORTED, "two lists of %ss in one batch",
+                                 names[m->kind]);
         for (int64_t k = 0; m->cu && k < m->n; k++)
             if (m->cu[k + 1] < m->cu[k])
-                return s2s_error_set(err, S2S_E_RANGE, "clip %lld has less than no features",
-                                     (long long)k);
+                return s2s_error_set(err, S2S_E_RANGE, "%s %lld has less than no features",
+                                     names[m->kind], (long long)k);
         rc = check_slots(b, m, taken, err);
     }
     return rc;
@@ -169,8 +173,10 @@ struct s2s_tensor *model_splice(const struct s2s_pass *pass, struct s2s_tensor *
 {
     const int64_t n = s2s_tensor_rows(rows);
     struct s2s_tensor *slots = upload_slots(pass, media, n, s2s_tensor_rows(embeds));
-    if (n > 0)
+    if (n > 0 && media->kind == S2S_MEDIA_AUDIO)
         pass->fwd->audio_embeds = rows;
+    if (n > 0 && media->kind == S2S_MEDIA_IMAGE)
+        pass->fwd->image_embeds = rows;
     if (pass->tp.sp) /* each rank puts some of them somewhere */
         rows = s2s_op_copy_to_group(pass->tape, rows, pass->tp.group);
     return s2s_op_splice_rows(pass->tape, embeds, rows, slots);

@@ -15,10 +15,11 @@ const char *const s2s_recompute_names[] = {"none", "full", "selective", NULL};
 static struct s2s_block *append(struct s2s_model *model, const struct s2s_block *block)
 {
     const struct s2s_block *last = model->n_blocks ? &model->blocks[model->n_blocks - 1] : NULL;
-    if ((last && last->n_out != block->n_in) || block->n_in > S2S_BLOCK_TENSORS ||
-        block->n_out > S2S_BLOCK_TENSORS)
-        S2S_BUG("%s: a block of %d tensors after one of %d", block->layer, block->n_in,
-                last ? last->n_out : 0);
+    const int before = last ? last->n_carried + last->n_out : 0;
+    if (before != block->n_carried + block->n_in || before > S2S_BLOCK_TENSORS ||
+        block->n_carried + block->n_out > S2S_BLOCK_TENSORS)
+        S2S_BUG("%s: a block of %d tensors past %d after one of %d", block->layer, block->n_in,
+                block->n_carried, before);
     s2s_grow(&model->blocks, (size_t)model->n_blocks, &model->cap_blocks, sizeof *model->blocks);
     model->blocks[model->n_blocks] = *block;
     if (block->hidden >= model->n_hidden)
@@ -41,12 +42,13 @@ void model_add_block(struct s2s_model *model, const struct s2s_block *block, con
 }
 
 void model_take_blocks(struct s2s_model *model, const struct s2s_model *part, int begin, int end,
-                       bool hidden)
+                       int n_carried, bool hidden)
 {
     for (int i = begin; i < end; i++) {
         struct s2s_block own = part->blocks[i];
         own.layer = s2s_xstrdup(own.layer);
         own.hidden = hidden ? own.hidden : -1;
+        own.n_carried = n_carried;
         append(model, &own);
     }
 }
@@ -123,19 +125,21 @@ static bool runs_apart(const struct s2s_pass *pass, const struct s2s_block *bloc
     return keeps ? block->pure && fwd->recompute == S2S_RECOMPUTE_FULL : block->pure || hears;
 }
 
-/* The tensors before the block become those after it. */
+/* The tensors before the block become those after it; carried ones are not touched. */
 static void run_block(struct s2s_pass *pass, const struct s2s_block *block,
                       struct s2s_tensor **tensors)
 {
     struct s2s_tape *tape = pass->tape;
     const struct s2s_forward *fwd = pass->fwd;
-    struct s2s_tensor *in[S2S_BLOCK_TENSORS];
+    struct s2s_tensor *in[S2S_BLOCK_TENSORS] = {NULL};
     struct s2s_block_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
     *ctx = (struct s2s_block_ctx){
         .block = block, .shared = shared_of(pass, block->model), .pass = pass};
     if (fwd->decode)
         ctx->state = &fwd->decode->states[block - pass->model->blocks];
-    memcpy(in, tensors, sizeof in);
+    tensors += block->n_carried;
+    for (int i = 0; i < block->n_in; i++)
+        in[i] = tensors[i];
     s2s_tape_layer(tape, "%s", block->layer);
     if (runs_apart(pass, block, in))
         s2s_tape_segment(tape, run_in_segment, ctx, block->n_in, in, block->n_out, tensors,
@@ -166,12 +170,13 @@ void s2s_model_run(struct s2s_pass *pass, int begin, int end, struct s2s_tensor 
                    struct s2s_tensor **out)
 {
     const struct s2s_block *blocks = pass->model->blocks;
+    const struct s2s_block *last = &blocks[end - 1];
     struct s2s_tensor *tensors[S2S_BLOCK_TENSORS] = {NULL};
-    for (int i = 0; i < blocks[begin].n_in; i++)
+    for (int i = 0; i < blocks[begin].n_carried + blocks[begin].n_in; i++)
         tensors[i] = in[i];
     for (int i = begin; i < end; i++)
         watch_block(pass, i, tensors);
-    for (int i = 0; i < blocks[end - 1].n_out; i++)
+    for (int i = 0; i < last->n_carried + last->n_out; i++)
         out[i] = tensors[i];
 }
 

@@ -141,7 +141,7 @@ struct s2s_forward {
                                    one after the final norm, as Hugging Face counts); NULL for
                                    blocks that did not run */
     int n_hidden;
-    struct s2s_tensor *audio_embeds; /* [sum of rows, H] as put into the slots */
+    struct s2s_tensor *audio_embeds, *image_embeds; /* [sum of rows, H] as put into the slots */
 };
 
 /* ---- blocks ---- */
@@ -176,7 +176,8 @@ struct s2s_block_ctx {
  * A piece of a model that runs as a whole: pipelines cut between blocks, their parameters are
  * gathered together, a pure one is run again in the backward instead of kept. What one block gives
  * in out[] the next one gets as in[]. The first takes the ids and media of the batch; the last
- * gives the output, and the loss in the pass' struct s2s_forward.
+ * gives the output, and the loss in the pass' struct s2s_forward. What an encoder made is carried
+ * past the blocks of another one: between two blocks stand the carried tensors, then out[].
  */
 struct s2s_block {
     char *layer; /* names what it records: "llm.model.layers.3" */
@@ -185,6 +186,7 @@ struct s2s_block {
     const struct s2s_model *model; /* it is of: of a composite or of one of its parts */
     const void *impl;              /* the layer's own; the model frees it */
     int n_in, n_out;
+    int n_carried; /* tensors in front of in[] that stay in front of out[] */
     /* its parameters: this range of model->params->list. An output layer that is tied to the
      * embedding is in the range of the embedding alone. */
     size_t param_begin, param_end;
@@ -326,7 +328,7 @@ void s2s_model_forward(const struct s2s_model *model, struct s2s_tape *tape,
 /*
  * Blocks [begin, end) of a batch that was checked: the stage of a pipeline, or what is gathered
  * together. in[] are the tensors before block begin, on this tape (from the block before or
- * uploaded; in[0] NULL at n_media_blocks: no media); out[] becomes those after block end - 1. The
+ * uploaded; NULL at n_media_blocks: no media); out[] becomes those after block end - 1. The
  * batch and fwd must live until the last block of the pass has run, the pass until the tape is
  * reset.
  */

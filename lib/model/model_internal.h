@@ -30,9 +30,10 @@ int model_check_cuts(const struct s2s_model *model, const struct model_cut *cuts
  * model's prefix is a format. model, layer and param_end are filled in. */
 void model_add_block(struct s2s_model *model, const struct s2s_block *block, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Appends blocks [begin, end) of a part; hidden false: their outputs are not kept. */
+/* Appends blocks [begin, end) of a part, which n_carried tensors pass; hidden false: their outputs
+ * are not kept. */
 void model_take_blocks(struct s2s_model *model, const struct s2s_model *part, int begin, int end,
-                       bool hidden);
+                       int n_carried, bool hidden);
 void model_free_blocks(struct s2s_model *model);
 
 /* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
@@ -56,6 +57,12 @@ struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_medi
                                     const int32_t *cu);
 /* Of n relative positions, from the largest on, in this step. */
 struct s2s_tensor *model_name_positions(const struct s2s_pass *pass, int64_t n);
+
+/* Embeddings of sound that a language model takes as they are: in its width (text.c). */
+int model_check_embeds(const struct s2s_model *model, const struct s2s_media *audio,
+                       struct s2s_error *err);
+/* UNSUPPORTED: the model has no encoder of images (text.c). */
+int model_refuse_images(const struct s2s_media *images, struct s2s_error *err);
 
 /* ---- attention of sequences that are whole (decode.c) ---- */
 

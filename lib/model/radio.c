@@ -298,6 +298,11 @@ int64_t model_radio_n_front(const struct s2s_model *model)
     return ((const struct radio *)model->impl)->config.n_front;
 }
 
+double model_radio_eps(const struct s2s_model *model)
+{
+    return ((const struct radio *)model->impl)->config.layer.eps;
+}
+
 /* ---- forward ---- */
 
 /* The images that this rank encodes; without patches there are none, and everything runs with sizes

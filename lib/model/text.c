@@ -109,14 +109,17 @@ struct s2s_tensor *model_run_head(struct s2s_tape *tape, const struct s2s_block_
 
 /* ---- what a batch must have ---- */
 
-int model_check_text(const struct s2s_model *model, const struct s2s_batch *batch,
-                     struct s2s_error *err)
+int model_refuse_images(const struct s2s_media *images, struct s2s_error *err)
 {
-    const struct s2s_media *audio = model_media(batch, S2S_MEDIA_AUDIO);
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%lld images for a model without their encoder",
+                           (long long)images->n);
+    return s2s_error_hint(err, rc, "name model.vision");
+}
+
+int model_check_embeds(const struct s2s_model *model, const struct s2s_media *audio,
+                       struct s2s_error *err)
+{
     int rc;
-    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
-        return s2s_error_set(err, S2S_E_ARG,
-                             "a decoder needs input_ids, position_ids and cu_seqlens");
     if (!audio || s2s_media_n_rows(audio) == 0)
         return 0;
     if (!model_has_embeds(audio)) {
@@ -135,4 +138,16 @@ int model_check_text(const struct s2s_model *model, const struct s2s_batch *batc
                               "--projection makes");
     }
     return 0;
+}
+
+int model_check_text(const struct s2s_model *model, const struct s2s_batch *batch,
+                     struct s2s_error *err)
+{
+    const struct s2s_media *images = model_media(batch, S2S_MEDIA_IMAGE);
+    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "a decoder needs input_ids, position_ids and cu_seqlens");
+    if (images && images->n > 0)
+        return model_refuse_images(images, err);
+    return model_check_embeds(model, model_media(batch, S2S_MEDIA_AUDIO), err);
 }

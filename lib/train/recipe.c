@@ -27,6 +27,27 @@ static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, 
     return 0;
 }
 
+/* Whether anything says what the model is. */
+static bool has_model(const struct s2s_recipe *r)
+{
+    const struct s2s_recipe_part *parts[] = {&r->encoder, &r->vision, &r->llm};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]->path || parts[i]->config)
+            return true;
+    return r->model_path != NULL;
+}
+
+static int read_vision(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *map;
+    int rc = read_part(&r->vision, r->conf, "model.vision", err);
+    if (rc < 0 ||
+        (rc = read_part(&r->vision_projection, r->conf, "model.vision_projection", err)) < 0 ||
+        (rc = s2s_conf_get_map(&map, r->conf, "model.vision_projection", err)) < 0)
+        return rc;
+    return s2s_vision_spec_read(&r->vision_spec, map, err);
+}
+
 static int read_model(struct s2s_recipe *r, struct s2s_error *err)
 {
     static const char *const stats[] = {"frozen", "batch", NULL};
@@ -35,16 +56,17 @@ static int read_model(struct s2s_recipe *r, struct s2s_error *err)
     if ((rc = s2s_conf_get_str_or(&r->model_path, conf, "model.path", NULL, err)) < 0 ||
         (rc = read_part(&r->encoder, conf, "model.encoder", err)) < 0 ||
         (rc = read_part(&r->projection, conf, "model.projection", err)) < 0 ||
-        (rc = read_part(&r->llm, conf, "model.llm", err)) < 0 ||
+        (rc = read_vision(r, err)) < 0 || (rc = read_part(&r->llm, conf, "model.llm", err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&r->step_clamp, conf, "model.time_step_clamp", false, err)) <
             0 ||
         (rc = s2s_conf_get_choice_or(&mode, conf, "model.encoder.batch_norm", stats, 0, err)) < 0)
         return rc;
     r->batch_norm_batch = mode == 1;
-    if (!r->model_path && !r->llm.path && !r->llm.config && !r->encoder.path && !r->encoder.config)
+    if (!has_model(r))
         return s2s_conf_error(err, S2S_E_NOTFOUND,
                               s2s_conf_find(conf, "model") ? s2s_conf_find(conf, "model") : conf,
-                              "no model: give model.path, or model.encoder and model.llm");
+                              "no model: give model.path, or model.llm with model.encoder, "
+                              "model.vision or both");
     const struct s2s_conf *lora;
     if ((rc = s2s_conf_get_map(&lora, conf, "model.lora", err)) < 0 ||
         (lora && (rc = s2s_lora_read(&r->lora, lora, err)) < 0))

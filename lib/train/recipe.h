@@ -9,6 +9,7 @@
 #include "lib/audio/augment.h"
 #include "lib/mesh/mesh.h"
 #include "lib/model/model.h"
+#include "lib/model/vision_projection.h"
 #include "lib/nn/lora.h"
 #include "lib/optim/optim.h"
 #include "lib/optim/schedule.h"
@@ -38,7 +39,8 @@ struct s2s_recipe {
     const char *device; /* one of s2s_device_names */
 
     const char *model_path; /* a whole model; else the parts */
-    struct s2s_recipe_part encoder, projection, llm;
+    struct s2s_recipe_part encoder, projection, vision, vision_projection, llm;
+    struct s2s_vision_spec vision_spec; /* of the projection of images */
     bool batch_norm_batch;
     bool step_clamp; /* of Mamba layers, as the config has it */
     bool has_lora;

@@ -62,21 +62,43 @@ static int add_part(json_t *to, const struct s2s_model *part, const char *name, 
     return rc;
 }
 
+static void describe_sound(struct s2s_buf *text, const struct s2s_model *model)
+{
+    s2s_buf_printf(text,
+                   "\"projection\": {\"in\": %lld, \"out\": %lld, \"bias\": true}, "
+                   "\"ignore_index\": -100, \"feature_extractor\": {\"feature_size\": %lld, "
+                   "\"sampling_rate\": 16000}, ",
+                   (long long)s2s_salm_encoder(model)->hidden_size, (long long)model->hidden_size,
+                   (long long)model->n_mels);
+}
+
+static void describe_images(struct s2s_buf *text, const struct s2s_model *model)
+{
+    const struct s2s_vision_spec *spec = s2s_salm_vision_spec(model);
+    s2s_buf_printf(text,
+                   "\"vision\": \"vision\", \"vision_projection\": {\"in\": %lld, \"out\": %lld, "
+                   "\"inner\": %lld, \"pixel_shuffle\": %lld, \"final_layernorm\": %s}, ",
+                   (long long)s2s_salm_vision(model)->hidden_size, (long long)model->hidden_size,
+                   (long long)spec->inner, (long long)spec->shuffle,
+                   spec->final_norm ? "true" : "false");
+}
+
 /* What a directory of this composite has as config.json. */
 static void add_composite(json_t *to, const struct s2s_model *model, int64_t placeholder)
 {
-    const struct s2s_model *encoder = s2s_salm_encoder(model), *llm = s2s_salm_llm(model);
     struct s2s_buf text = S2S_BUF_INIT;
     if (model->dir) {
         s2s_conf_dump_json(&text, model->conf);
     } else {
-        s2s_buf_printf(&text,
-                       "{\"model_type\": \"salm\", \"encoder\": \"encoder\", \"llm\": \"llm\", "
-                       "\"projection\": {\"in\": %lld, \"out\": %lld, \"bias\": true}, "
-                       "\"ignore_index\": -100, \"feature_extractor\": {\"feature_size\": %lld, "
-                       "\"sampling_rate\": 16000}, \"pad_token_id\": ",
-                       (long long)encoder->hidden_size, (long long)llm->hidden_size,
-                       (long long)model->n_mels);
+        s2s_buf_puts(&text, "{\"model_type\": \"salm\", ");
+        if (s2s_salm_encoder(model))
+            s2s_buf_puts(&text, "\"encoder\": \"encoder\", ");
+        s2s_buf_puts(&text, "\"llm\": \"llm\", ");
+        if (s2s_salm_encoder(model))
+            describe_sound(&text, model);
+        if (s2s_salm_vision(model))
+            describe_images(&text, model);
+        s2s_buf_puts(&text, "\"pad_token_id\": ");
         s2s_buf_printf(&text, model->pad_token_id >= 0 ? "%d" : "null", model->pad_token_id);
         if (placeholder >= 0)
             s2s_buf_printf(&text, ", \"audio_locator_token_id\": %lld", (long long)placeholder);
@@ -94,7 +116,10 @@ static int add_configs(json_t *to, const struct s2s_trainer *t, struct s2s_error
     int rc = 0;
     if (composite) {
         add_composite(to, model, t->recipe->placeholder_id);
-        rc = add_part(to, s2s_salm_encoder(model), "encoder", "encoder/", err);
+        if (s2s_salm_encoder(model))
+            rc = add_part(to, s2s_salm_encoder(model), "encoder", "encoder/", err);
+        if (rc == 0 && s2s_salm_vision(model))
+            rc = add_part(to, s2s_salm_vision(model), "vision", "vision/", err);
     }
     if (rc == 0)
         rc = add_part(to, composite ? s2s_salm_llm(model) : model, "llm", composite ? "llm/" : "",

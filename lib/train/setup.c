@@ -59,6 +59,8 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const st
 {
     struct s2s_salm_parts parts = {.batch_norm_batch = r->batch_norm_batch,
                                    .projection = r->projection.path,
+                                   .vision_projection = r->vision_projection.path,
+                                   .vision_spec = r->vision_spec,
                                    .head = head,
                                    .free_steps = !r->step_clamp,
                                    .lora = r->has_lora ? &r->lora : NULL,
@@ -68,12 +70,16 @@ static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, const st
         struct s2s_salm_part whole = {.dir = r->model_path};
         rc = open_bare(b, par, &whole, &parts, err);
     } else if ((rc = part_from(&parts.encoder, &r->encoder, err)) < 0 ||
+               (rc = part_from(&parts.vision, &r->vision, err)) < 0 ||
                (rc = part_from(&parts.llm, &r->llm, err)) < 0) {
         return rc;
-    } else if (given(&r->encoder) && given(&r->llm)) {
+    } else if (given(&r->llm) && (given(&r->encoder) || given(&r->vision))) {
         rc = s2s_salm_open(&b->model, b->device, par, &parts, err);
     } else {
-        rc = open_bare(b, par, given(&r->llm) ? &parts.llm : &parts.encoder, &parts, err);
+        const struct s2s_salm_part *bare = given(&r->llm)       ? &parts.llm
+                                           : given(&r->encoder) ? &parts.encoder
+                                                                : &parts.vision;
+        rc = open_bare(b, par, bare, &parts, err);
     }
     b->composite = rc == 0 && b->model->kind == &s2s_model_salm;
     return rc;
@@ -100,9 +106,11 @@ static const char *source_of(const struct s2s_bundle *b, const struct s2s_recipe
         return r->model_path;
     if (!b->composite)
         return b->model->dir;
-    return s2s_starts_with(name, "encoder.") ? r->encoder.path
-           : s2s_starts_with(name, "llm.")   ? r->llm.path
-                                             : r->projection.path;
+    return s2s_starts_with(name, "encoder.")       ? r->encoder.path
+           : s2s_starts_with(name, "vision.")      ? r->vision.path
+           : s2s_starts_with(name, "vision_proj.") ? r->vision_projection.path
+           : s2s_starts_with(name, "llm.")         ? r->llm.path
+                                                   : r->projection.path;
 }
 
 /* A run of adapters keeps what it trains; the rest stays where it came from. */
@@ -118,21 +126,28 @@ static void mark_base(struct s2s_bundle *b, const struct s2s_recipe *r)
     }
 }
 
+/* A model of one part is frozen as that part. */
+static void freeze_parts(struct s2s_bundle *b, const struct s2s_recipe *r)
+{
+    const struct {
+        const char *prefix;
+        const struct s2s_recipe_part *part;
+        bool alone;
+    } list[] = {{"encoder.", &r->encoder, b->model->n_mels > 0},
+                {"proj.", &r->projection, false},
+                {"vision.", &r->vision, b->model->patch_dim > 0},
+                {"vision_proj.", &r->vision_projection, false},
+                {"llm.", &r->llm, b->model->vocab_size > 0}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].part->freeze && (b->composite || list[i].alone))
+            s2s_params_freeze(b->model->params, b->composite ? list[i].prefix : "");
+}
+
 /* Parts and groups that are frozen, or learn at another rate. */
 static int make_groups(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s_error *err)
 {
     struct s2s_params *params = b->model->params;
-    if (!b->composite) {
-        if (b->model->n_mels > 0 ? r->encoder.freeze : r->llm.freeze)
-            s2s_params_freeze(params, "");
-    } else {
-        if (r->encoder.freeze)
-            s2s_params_freeze(params, "encoder.");
-        if (r->projection.freeze)
-            s2s_params_freeze(params, "proj.");
-        if (r->llm.freeze)
-            s2s_params_freeze(params, "llm.");
-    }
+    freeze_parts(b, r);
     int rc = r->has_lora ? freeze_around_adapters(b, r, err) : 0;
     if (rc == 0)
         rc = s2s_groups_freeze(params, s2s_conf_find(r->conf, "model.freeze"), err);
@@ -208,6 +223,20 @@ static int stored_conf(struct s2s_conf **conf, const json_t *common, const char 
                 : 0;
 }
 
+/* What the checkpoint says of the projection of images. */
+static int stored_spec(struct s2s_vision_spec *spec, const json_t *common, struct s2s_error *err)
+{
+    struct s2s_conf *whole;
+    const struct s2s_conf *map = NULL;
+    int rc = stored_conf(&whole, common, "config/composite", err);
+    if (rc == 0 && whole)
+        rc = s2s_conf_get_map(&map, whole, "vision_projection", err);
+    if (rc == 0)
+        rc = s2s_vision_spec_read(spec, map, err);
+    s2s_conf_free(whole);
+    return rc;
+}
+
 /* A config that ties the output layer is not believed where the checkpoint has one of its own: it
  * was converted by who believed it. */
 static int untie(struct s2s_conf *llm, struct s2s_ckpt *ckpt, const char *prefix,
@@ -233,7 +262,7 @@ static int untie(struct s2s_conf *llm, struct s2s_ckpt *ckpt, const char *prefix
 static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const json_t *common = s2s_ckpt_common(ckpt);
-    struct s2s_conf *encoder = NULL, *llm = NULL;
+    struct s2s_conf *encoder = NULL, *vision = NULL, *llm = NULL;
     if (json_object_get(common, "base"))
         return s2s_error_hint(err,
                               s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -242,12 +271,17 @@ static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_e
                               "s2s-train export --merge makes a checkpoint of both");
     int rc = stored_conf(&encoder, common, "config/encoder", err);
     if (rc == 0)
+        rc = stored_conf(&vision, common, "config/vision", err);
+    if (rc == 0)
         rc = stored_conf(&llm, common, "config/llm", err);
     if (rc == 0 && llm)
-        rc = untie(llm, ckpt, encoder ? "llm." : "", err);
-    if (rc == 0 && encoder && llm) {
-        struct s2s_salm_parts parts = {.encoder.conf = encoder, .llm.conf = llm};
-        rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
+        rc = untie(llm, ckpt, encoder || vision ? "llm." : "", err);
+    if (rc == 0 && (encoder || vision) && llm) {
+        struct s2s_salm_parts parts = {
+            .encoder.conf = encoder, .vision.conf = vision, .llm.conf = llm};
+        rc = stored_spec(&parts.vision_spec, common, err);
+        if (rc == 0)
+            rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
         b->composite = true;
     } else if (rc == 0 && (encoder || llm)) {
         struct s2s_salm_part part = {.conf = llm ? llm : encoder};
@@ -257,6 +291,7 @@ static int open_stored(struct s2s_bundle *b, struct s2s_ckpt *ckpt, struct s2s_e
         s2s_error_hint(err, rc, "convert it with s2s-ckpt convert --to hf and use --model");
     }
     s2s_conf_free(encoder);
+    s2s_conf_free(vision);
     s2s_conf_free(llm);
     return rc;
 }

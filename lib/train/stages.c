@@ -52,9 +52,10 @@ static int deal(struct s2s_stages *s, const struct s2s_model *model,
                            : n_layers / s->n_stages + (i < n_layers % s->n_stages);
     }
     for (int i = 1; i < s->n_stages; i++)
-        if (model->blocks[s->bounds[i]].n_in != 1)
+        if (model->blocks[s->bounds[i]].n_carried + model->blocks[s->bounds[i]].n_in != 1)
             S2S_BUG("%s: a stage cannot begin where %d tensors go in",
-                    model->blocks[s->bounds[i]].layer, model->blocks[s->bounds[i]].n_in);
+                    model->blocks[s->bounds[i]].layer,
+                    model->blocks[s->bounds[i]].n_carried + model->blocks[s->bounds[i]].n_in);
     return 0;
 }
 

@@ -1,10 +1,12 @@
 /*
- * Probe of a speech LLM: input_features [K, L, n_mels] and features_mask of the clips in the order
- * of the placeholders, text_ids [B, S], text_lens [B], loss_mask [B, S]. Each placeholder becomes
- * the frames of its clip; the target of a slot is the next token of its utterance where loss_mask
- * has it, -100 elsewhere. Layouts: packed (all slots), with --multiple N each utterance rounded up,
- * and bshd: rows of equal length, written without the last column (it has no target; it is run,
- * as a clip may end there, and nothing before it can see it).
+ * Probe of an LLM that hears or sees: text_ids [B, S], text_lens [B], loss_mask [B, S]. Of sound
+ * input_features [K, L, n_mels] and features_mask of the clips in the order of the placeholders,
+ * each of which becomes the frames of its clip; of images patches [P, 3 * side * side] and grid_hw
+ * [N, 2], whose rows take the placeholders of images one by one, wherever they stand. The target of
+ * a slot is the next token of its utterance where loss_mask has it, -100 elsewhere. Layouts: packed
+ * (all slots), with --multiple N each utterance rounded up, and bshd: rows of equal length, written
+ * without the last column (it has no target; it is run, as a clip may end there, and nothing before
+ * it can see it).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,24 +15,71 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
+#include "lib/model/salm.h"
 #include "tools/train/probe.h"
 
 struct inputs {
     const int32_t *ids, *lens, *mask;
-    const int64_t *shape; /* B, S */
-    int64_t placeholder;
+    const int64_t *shape;       /* B, S */
+    int64_t placeholder, image; /* of sound, of a row of an image; -1: none */
 };
 
 struct slots {
     int32_t *ids, *targets, *positions;
     int32_t *cu, *lens, *cu_real;       /* [B + 1], [B], [B + 1] */
     int32_t *audio_slot, *audio_frames; /* [K] */
-    int64_t n_clips;                    /* placed so far */
+    int32_t *image_slot;                /* [rows of all images] */
+    int64_t n_clips, n_image_rows;      /* placed so far */
 };
 
 static bool salm_matches(const struct s2s_model *model)
 {
-    return model->n_mels > 0 && model->vocab_size > 0;
+    return (model->n_mels > 0 || model->patch_dim > 0) && model->vocab_size > 0;
+}
+
+/* Images as the second list of the batch's media, whose slots are not known yet. */
+static int read_images(struct probe *p, struct inputs *in, struct s2s_error *err)
+{
+    const int64_t *shape, *grid_shape;
+    const int32_t *grid;
+    const float *patches;
+    int rc = s2s_conf_get_i64(&in->image, p->model->conf, "image_token_id", 0, INT32_MAX, err);
+    if (rc < 0 || (rc = probe_input_f32(p, &patches, &shape, "patches", 2, err)) < 0 ||
+        (rc = probe_input_i32(p, &grid, &grid_shape, "grid_hw", 2, err)) < 0)
+        return rc;
+    const int64_t n = grid_shape[0], s = s2s_salm_vision_spec(p->model)->shuffle;
+    int64_t *cu = probe_alloc(p, (size_t)(n + 1) * sizeof *cu);
+    int32_t *rows = probe_alloc(p, (size_t)(n + 1) * sizeof *rows);
+    for (int64_t i = 0; grid_shape[1] == 2 && i < n; i++) {
+        cu[i + 1] = cu[i] + (int64_t)grid[2 * i] * grid[2 * i + 1];
+        rows[i] = (int32_t)(grid[2 * i] / s * (grid[2 * i + 1] / s));
+    }
+    if (cu[n] != shape[0])
+        return s2s_error_set(err, S2S_E_SHAPE, "%lld patches; grid_hw has %lld",
+                             (long long)shape[0], (long long)cu[n]);
+    p->batch.n_media = 2;
+    p->batch.media[1] = (struct s2s_media){.kind = S2S_MEDIA_IMAGE,
+                                           .n = n,
+                                           .rows = rows,
+                                           .data = patches,
+                                           .cu = cu,
+                                           .grid = grid,
+                                           .width = shape[1]};
+    return 0;
+}
+
+/* Media of the kinds that the model takes. */
+static int read_media(struct probe *p, struct inputs *in, struct s2s_error *err)
+{
+    int rc = 0;
+    in->placeholder = in->image = -1;
+    p->batch.media[0] = (struct s2s_media){.kind = S2S_MEDIA_AUDIO};
+    if (p->model->n_mels > 0 &&
+        ((rc = probe_input_mel(p, "features_mask", err)) < 0 ||
+         (rc = s2s_conf_get_i64(&in->placeholder, p->model->conf, "audio_locator_token_id", 0,
+                                INT32_MAX, err)) < 0))
+        return rc;
+    return p->model->patch_dim > 0 ? read_images(p, in, err) : 0;
 }
 
 static int read_inputs(struct probe *p, struct inputs *in, struct s2s_error *err)
@@ -39,9 +88,7 @@ static int read_inputs(struct probe *p, struct inputs *in, struct s2s_error *err
     int rc = probe_input_i32(p, &in->ids, &in->shape, "text_ids", 2, err);
     if (rc < 0 || (rc = probe_input_i32(p, &in->lens, &lens, "text_lens", 1, err)) < 0 ||
         (rc = probe_input_i32(p, &in->mask, &mask, "loss_mask", 2, err)) < 0 ||
-        (rc = probe_input_mel(p, "features_mask", err)) < 0 ||
-        (rc = s2s_conf_get_i64(&in->placeholder, p->model->conf, "audio_locator_token_id", 0,
-                               INT32_MAX, err)) < 0)
+        (rc = read_media(p, in, err)) < 0)
         return rc;
     if (lens[0] != in->shape[0] || mask[0] != in->shape[0] || mask[1] != in->shape[1])
         return s2s_error_set(err, S2S_E_SHAPE, "text_ids, text_lens and loss_mask do not agree");
@@ -56,6 +103,19 @@ static int64_t clip_frames(const struct probe *p, int64_t k)
 {
     const int64_t *cu = p->batch.media[0].cu;
     return s2s_model_frames(p->model, cu[k + 1] - cu[k]);
+}
+
+/* Every row of an image has a placeholder. */
+static int count_image_rows(const struct probe *p, const struct inputs *in, struct s2s_error *err)
+{
+    const int64_t want = s2s_media_n_rows(&p->batch.media[1]);
+    int64_t n = 0;
+    for (int64_t b = 0; b < in->shape[0]; b++)
+        for (int32_t i = 0; i < in->lens[b]; i++)
+            n += in->image >= 0 && in->ids[b * in->shape[1] + i] == in->image;
+    return n == want ? 0
+                     : s2s_error_set(err, S2S_E_SHAPE, "%lld placeholders for %lld rows of images",
+                                     (long long)n, (long long)want);
 }
 
 /* Slots of each utterance into lens; every placeholder has a clip. */
@@ -86,9 +146,12 @@ static void splice(const struct probe *p, const struct inputs *in, struct slots 
 {
     for (int32_t i = 0; i < in->lens[b]; i++) {
         int64_t place = b * in->shape[1] + i;
+        const bool image = in->ids[place] == in->image;
+        if (image)
+            s->image_slot[s->n_image_rows++] = (int32_t)at;
         if (in->ids[place] != in->placeholder) {
             s->ids[at] = in->ids[place];
-            s->targets[at++] = in->mask[place] ? in->ids[place] : -100;
+            s->targets[at++] = in->mask[place] && !image ? in->ids[place] : -100;
             continue;
         }
         int64_t n = clip_frames(p, s->n_clips);
@@ -120,13 +183,15 @@ static void append(struct probe *p, const struct inputs *in, struct slots *s, in
 static struct slots alloc_slots(struct probe *p, const struct inputs *in, int64_t longest)
 {
     size_t row = (size_t)(longest + p->multiple), n = (size_t)(in->shape[0] + 1);
-    size_t total = n * row * sizeof(int32_t), clips = (size_t)(p->batch.media[0].n + 1);
+    size_t total = n * row * sizeof(int32_t), clips = (size_t)(p->batch.media[0].n + 1),
+           image_rows = (size_t)(s2s_media_n_rows(&p->batch.media[1]) + 1);
     return (struct slots){.ids = probe_alloc(p, total),
                           .targets = probe_alloc(p, total),
                           .positions = probe_alloc(p, total),
                           .cu = probe_alloc(p, n * sizeof(int32_t)),
                           .cu_real = probe_alloc(p, n * sizeof(int32_t)),
                           .audio_slot = probe_alloc(p, clips * sizeof(int32_t)),
+                          .image_slot = probe_alloc(p, image_rows * sizeof(int32_t)),
                           .audio_frames = probe_alloc(p, clips * sizeof(int32_t))};
 }
 
@@ -138,7 +203,8 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     if (rc < 0)
         return rc;
     int32_t *lens = probe_alloc(p, (size_t)(in.shape[0] + 1) * sizeof *lens);
-    if ((rc = count_slots(p, &in, lens, &longest, err)) < 0)
+    if ((rc = count_slots(p, &in, lens, &longest, err)) < 0 ||
+        (rc = count_image_rows(p, &in, err)) < 0)
         return rc;
     struct slots *s = p->state = probe_alloc(p, sizeof *s);
     *s = alloc_slots(p, &in, longest);
@@ -164,6 +230,7 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     int32_t *slots = probe_alloc(p, (size_t)(s2s_media_n_rows(audio) + 1) * sizeof *slots);
     s2s_media_slots(slots, s->audio_slot, s->audio_frames, audio->n);
     audio->slot_of_row = slots;
+    b->media[1].slot_of_row = s->image_slot;
     int64_t n = s2s_batch_n_labels(b);
     p->loss_scale = p->wanted.seed = n ? 1.0 / (double)n : 0;
     p->wanted.want_logits = true;
@@ -250,14 +317,19 @@ static void add_bounds(struct probe *p)
     add_named(p, "cu_seqlens_unpadded", S2S_I32, 1, &n, s->cu_real);
 }
 
+static void add_embeds(struct probe *p, const char *name, const struct s2s_tensor *t)
+{
+    if (!t)
+        return;
+    float *values = probe_alloc(p, (size_t)(s2s_tensor_numel(t) + 1) * sizeof *values);
+    s2s_tensor_read_f32(t, values);
+    probe_add(p, name, S2S_F32, 2, t->shape, values);
+}
+
 static int salm_collect(struct probe *p, const struct s2s_forward *fwd, struct s2s_error *err)
 {
-    if (fwd->audio_embeds) {
-        const struct s2s_tensor *t = fwd->audio_embeds;
-        float *values = probe_alloc(p, (size_t)(s2s_tensor_numel(t) + 1) * sizeof *values);
-        s2s_tensor_read_f32(t, values);
-        probe_add(p, "audio_embeds", S2S_F32, 2, t->shape, values);
-    }
+    add_embeds(p, "audio_embeds", fwd->audio_embeds);
+    add_embeds(p, "image_embeds", fwd->image_embeds);
     add_slots(p, "inputs_embeds", fwd->hidden[0]);
     add_slots(p, "logits", fwd->logits);
     add_ids(p, "target_ids", p->batch.labels);

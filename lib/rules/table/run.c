@@ -27,7 +27,8 @@ const struct s2s_rule rules_run[] = {
         .id = "S2S-OPT-021",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "freeze_encoder and freeze_projection and freeze_llm",
+        .when = "freeze_encoder and freeze_projection and freeze_llm and ((vision_path == null "
+                "and vision_config == null) or (freeze_vision and freeze_vision_projection))",
         .at = "freeze_encoder freeze_projection freeze_llm",
         .message = "everything is frozen: encoder, projection and language model",
         .fix = "train at least one part, usually the projection",
@@ -39,7 +40,7 @@ const struct s2s_rule rules_run[] = {
         .dialects = S2S,
         .severity = ERROR,
         .when = "freeze_llm and model_path == null and encoder_path == null and encoder_config == "
-                "null",
+                "null and vision_path == null and vision_config == null",
         .at = "freeze_llm",
         .message = "everything is frozen: the model is a language model alone",
         .fix = "train it, or give it an encoder",

@@ -108,3 +108,14 @@ PY
     run bash -c "s2s-pack tokenize --tokenizer '$tok' text 2>err | head -n 1; cat err"
     [ "$output" = "$(s2s-pack tokenize --tokenizer "$tok" text | head -n 1)" ]
 }
+
+@test "a byte-level tokenizer with another normal form gives the ids of its library" {
+    with_normalizer() {
+        jq --arg form "$1" '.normalizer = {"type": $form}' "$tok" >"$1.json"
+        printf 'ﬁne Ａ é\n' | s2s-pack tokenize --tokenizer "$1.json"
+    }
+    # the ids of tokenizers 0.23
+    alike "$(with_normalizer NFKC)" "1500 69 653 220 32 447 102"
+    alike "$(with_normalizer NFD)" "1500 171 105 223 77 68 220 171 120 94 691 136 223"
+    alike "$(with_normalizer Lowercase)" "1500 171 105 223 77 68 220 171 121 223 447 102"
+}

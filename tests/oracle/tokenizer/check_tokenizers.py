@@ -5,7 +5,8 @@
 
 The settings are the tokenizers of tests/oracle/tokenizer_* and variants of them that use every supported part: normalizers alone and in a row,
 pre-tokenizers, models with all their options, decoders, post-processors, added tokens with every flag. Exit 0 when nothing
-differs, 1 when something does, 77 without the library. With --golden FILE it writes a small sample with the ids for the unit test.
+differs, 1 when something does, 77 without the library. With --golden FOLDER it writes small samples with their ids and texts for the unit
+test.
 """
 import copy, json, os, random, subprocess, sys, tempfile, unicodedata
 
@@ -84,8 +85,8 @@ def settings():
     yield from decoder_settings(variant)
 
 
-def charsmap():
-    """The table of nmt_nfkc_cf, if sentencepiece is there."""
+def charsmap(**rules):
+    """The table of rules of sentencepiece, if that is there."""
     try:
         import sentencepiece
     except ModuleNotFoundError:
@@ -93,7 +94,7 @@ def charsmap():
     import base64, io
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["a b c"] * 50), model_writer=model, vocab_size=7, hard_vocab_limit=False,
-                                             normalization_rule_name="nmt_nfkc_cf", minloglevel=2)
+                                             minloglevel=2, **rules)
     data, at = model.getvalue(), 0
 
     def number():
@@ -142,7 +143,14 @@ def normalizer_settings(variant):
     for pattern, content in ("\\s+", " "), ("[aeiou]", ""), ("(?=t)", "-"), ("\\p{Lu}", "XY"), ("$", "."):
         yield "replace " + pattern, variant("qwen", normalizer={"type": "Replace", "pattern": {"Regex": pattern}, "content": content})
     yield "replace string", variant("qwen", normalizer={"type": "Replace", "pattern": {"String": "th"}, "content": "\u00fe"})
-    table = charsmap()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as f:  # one to many, many to one, to nothing; a space; keys that begin others
+        for left, right in ("FB01", "66 69"), ("FF21", "61"), ("65 301", "E9"), ("200B", ""), ("3000", "20"), ("41", "62 63"), ("41 41", "64"), ("FF45", "65"):
+            f.write(left + "\t" + right + "\n")
+        f.flush()
+        small = charsmap(normalization_rule_tsv=f.name)
+    table = charsmap(normalization_rule_name="nmt_nfkc_cf")
+    if small:
+        yield "small charsmap", variant("unigram", normalizer={"type": "Precompiled", "precompiled_charsmap": small})
     if table:
         map_ = {"type": "Precompiled", "precompiled_charsmap": table}
         yield "charsmap", variant("unigram", normalizer=map_)
@@ -286,6 +294,27 @@ def each(one, batch, items):
         os.close(stderr)
 
 
+samples = []
+
+
+def keep(folder, name, tok, every, lines, ids, texts):
+    """A sample for the unit test: parts.json holds what differs from one of the tokenizers, and some lines."""
+    if name == "qwen added flags":
+        with open(os.path.join(folder, "strings.json"), "w") as f:
+            json.dump([{"text": t, "ids": i} for t, i in zip(lines[:120], ids)], f, ensure_ascii=True, separators=(",", ":"))
+        with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+            json.dump(tok, f, ensure_ascii=True, separators=(",", ":"))
+    bases = [(n, t) for n, t in every if n in ("llama3", "qwen", "spbpe_llama2", "unigram", "wordpiece")]
+    alike = [sum(tok[k] == t[k] for k in tok) + 9 * (tok["model"]["vocab"] == t["model"]["vocab"]) for _, t in bases]
+    of, base = bases[alike.index(max(alike))]
+    parts = {k: v for k, v in tok.items() if v != base[k] and k != "model"}
+    model = {k: v for k, v in tok["model"].items() if v != base["model"].get(k, "")} | {k: None for k in base["model"] if k not in tok["model"]}
+    if len(json.dumps([parts, model])) > 6000:
+        return
+    chosen = [i for i in range(len(lines)) if ids[i] and texts[i] is not None and 4 < len(ids[i]) < 40][:3]
+    samples.append({"name": name, "of": of, "parts": parts, "model": model, "lines": [{"text": lines[i], "ids": ids[i], "decoded": texts[i]} for i in chosen]})
+
+
 def main():
     golden = sys.argv.pop(sys.argv.index("--golden") + 1) if "--golden" in sys.argv else None
     args = [a for a in sys.argv[1:] if a != "--golden"]
@@ -298,7 +327,8 @@ def main():
         if n_lines >= 20000:  # each character once, alone and between letters
             every_one = ("llama3", "qwen", "gpt2", "spbpe_llama2", "unigram", "wordpiece", "charsmap", "NFKC", "NFKD fallback", "bert 7", "StripAccents")
             lines += [chr(c) for row in rows for c in row] if name in every_one else []
-            lines += ["a" + "".join(map(chr, row[i:i + 16])) + "b 1" for row in rows for i in range(0, len(row), 16)]
+            step = 16 if name in every_one else 160
+            lines += ["a" + "".join(map(chr, row[i:i + 16])) + "b 1" for row in rows for i in range(rng.randrange(step // 16) * 16, len(row), step)]
             lines += ["a" + chr(c) + "\u0301" for row in rows for c in row] if name == "charsmap" else []
         with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as f:
             json.dump(tok, f)
@@ -325,12 +355,12 @@ def main():
             print("   ", ascii(lines[i]), theirs[i], ours[i]["ids"])
         for pair in shown:
             print("   ", *pair)
-        if golden and name == "qwen added flags":
-            with open(golden, "w") as g:
-                json.dump([{"text": t, "ids": i} for t, i in zip(lines[:120], theirs)], g, ensure_ascii=True, separators=(",", ":"))
-            with open(os.path.join(os.path.dirname(golden), "tokenizer.json"), "w") as g:
-                json.dump(tok, g, ensure_ascii=True, separators=(",", ":"))
+        if golden:
+            keep(golden, name, tok, every, lines, theirs, each(peer.decode, peer.decode_batch, decodable))
     print(f"{total} lines, {differences} differences")
+    if golden:
+        with open(os.path.join(golden, "parts.json"), "w") as f:
+            f.write("[\n" + ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":")) for x in samples) + "\n]\n")
     return differences > 0
 
 

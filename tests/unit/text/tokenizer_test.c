@@ -104,6 +104,48 @@ static void wordpiece_ids_and_texts_are_those_of_hf(void **state)
     check_strings("tokenizer_wordpiece", "strings.json");
 }
 
+/* One of the tokenizers with some of its parts replaced, as parts.json has it. */
+static struct s2s_tokenizer *with_parts(const json_t *item)
+{
+    char *path = s2s_xasprintf(
+        "tests/oracle/tokenizer_%s%s/tokenizer.json",
+        strchr("lq", *json_string_value(json_object_get(item, "of"))) ? "bytelevel_" : "",
+        json_string_value(json_object_get(item, "of")));
+    json_t *root = json_load_file(path, 0, NULL);
+    assert_non_null(root);
+    json_object_update(root, json_object_get(item, "parts"));
+    json_object_update(json_object_get(root, "model"), json_object_get(item, "model"));
+    char *text = json_dumps(root, 0);
+    struct s2s_tokenizer *tok = NULL;
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (s2s_tokenizer_parse(&tok, text, strlen(text), &err) < 0)
+        fail_msg("%s: %s", json_string_value(json_object_get(item, "name")), err.text);
+    free(text);
+    free(path);
+    json_decref(root);
+    return tok;
+}
+
+/* Every part in turn, on lines of every block (check_tokenizers.py --golden). */
+static void every_part_does_what_it_does_in_hf(void **state)
+{
+    json_t *list = json_load_file("tests/oracle/tokenizer/parts.json", JSON_ALLOW_NUL, NULL), *item,
+           *line;
+    size_t i, k;
+    assert_true(json_array_size(list) > 100);
+    json_array_foreach(list, i, item)
+    {
+        struct s2s_tokenizer *tok = with_parts(item);
+        json_array_foreach(json_object_get(item, "lines"), k, line)
+        {
+            check_ids(tok, json_object_get(line, "text"), json_object_get(line, "ids"), true);
+            check_text(tok, json_object_get(line, "ids"), json_object_get(line, "decoded"), true);
+        }
+        s2s_tokenizer_free(tok);
+    }
+    json_decref(list);
+}
+
 /* Added tokens with every flag among characters of every block (check_tokenizers.py --golden). */
 static void flags_of_added_tokens_are_those_of_hf(void **state)
 {
@@ -371,6 +413,7 @@ int main(void)
         cmocka_unit_test(byte_fallback_ids_and_texts_are_those_of_hf),
         cmocka_unit_test(unigram_ids_and_texts_are_those_of_hf),
         cmocka_unit_test(wordpiece_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(every_part_does_what_it_does_in_hf),
         cmocka_unit_test(flags_of_added_tokens_are_those_of_hf),
         cmocka_unit_test(roles_are_found_and_a_tag_gets_the_next_id),
         cmocka_unit_test(bytes_that_are_not_utf8_are_refused_with_their_place),

@@ -43,7 +43,9 @@ LOADS_MPI := -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/s2s:$$ORI
 LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
 # The GPU's kernels: a library of their own, opened when a device is asked for by that name. Code of the newest of these serves newer GPUs of its generation,
 # and PTX of the oldest all that come. The same files make another one for the tests, with g++ over an emulation of blocks, barriers and matrix instructions.
-NVCC ?= nvcc
+# A program of CUDA that PATH has not may be in build/cuda-deps, where `make cuda-deps` puts it.
+DEPS_PATH := $(PATH):$(CURDIR)/build/cuda-deps/nvidia/cu13/bin
+NVCC ?= $(or $(shell PATH="$(DEPS_PATH)" command -v nvcc),nvcc)
 ARCHS ?= 80 90 100 120
 CUDA_LIB := $(BIN)/libs2s-cuda.so
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
@@ -168,7 +170,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/rep
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-units: $(UNITS) $(MPI_LIB) $(EMU_LIB) $(NCCL_HOST)
+units: $(UNITS) $(MPI_LIB) $(EMU_LIB) $(NCCL_HOST) $(BUILD)/tests/gpu/gpu_bench
 fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
 benches: $(BENCH_SRC:%.c=$(BUILD)/%) $(MPI_LIB)
 
@@ -184,7 +186,7 @@ print-libs:
 
 # ---- what people type ----
 
-.PHONY: visit visit-programs cuda-lint print-libs demo test test-long bench fuzz check-style install uninstall man completions
+.PHONY: visit visit-programs cuda-lint cuda-deps print-libs demo test test-long bench fuzz check-style install uninstall man completions
 
 test: setup
 	@$(MAKE) --no-print-directory all units fuzzers man
@@ -218,9 +220,27 @@ visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(MPI_LIB) $(CUDA_LIB) $(BUILD)
 	$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/attention_bench.cu)) $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
 	@tests/gpu/collect.sh $(BUILD) $(BIN) $(NCCL)
 
-# registers, stack and spills of every kernel and architecture
-cuda-lint:
-	@NVCC="$(NVCC)" ARCHS="$(ARCHS)" tests/gpu/lint.sh
+# registers, stack, spills and matrix instructions of every kernel and architecture, against tests/gpu/lint.txt; LINTED="attention_fwd gemm_grouped" takes
+# these files alone. What was compiled stays in build/lint.
+LINTED ?= $(basename $(notdir $(CUDA_SRC)))
+LINT_ARCHS := $(ARCHS) ptx
+define lint_rule
+build/lint/%.$(1): kernels/cuda/%.cu tests/gpu/lint.py
+	$$(call say,LINT,"$$< for $(1)")
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)PATH="$(DEPS_PATH)" NVCC="$(NVCC)" NVCCFLAGS="$(NVCCFLAGS)" python3 tests/gpu/lint.py compile $$< $(1) $$@
+endef
+$(foreach arch,$(LINT_ARCHS),$(eval $(call lint_rule,$(arch))))
+LINT_OUT := $(foreach name,$(LINTED),$(LINT_ARCHS:%=build/lint/$(name).%))
+cuda-lint: $(LINT_OUT)
+	@python3 tests/gpu/lint.py judge $(if $(filter command,$(origin LINTED)),,--all) tests/gpu/lint.txt $(LINT_OUT)
+ifneq ($(filter cuda-lint,$(MAKECMDGOALS)),)
+-include $(wildcard build/lint/*.d)
+endif
+
+# what CUDA's part of the build needs and this machine has not, from PyPI into build/cuda-deps: the readers of machine code, and nvcc where there is none
+cuda-deps:
+	@tests/gpu/deps.sh build/cuda-deps
 
 MAN := $(patsubst doc/man/%.scd,$(BUILD)/man/%,$(wildcard doc/man/*.scd))
 # a page for each rule of s2s-check, out of its table

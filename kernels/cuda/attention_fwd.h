@@ -24,11 +24,17 @@ template <class P_, int D_, int WARPS_, int M_, int N_, int BLOCKS_> struct forw
     enum { D = D_, WARPS = WARPS_, M = M_, N = N_, BLOCKS = BLOCKS_ };
     enum { THREADS = WARPS * 32, QUERIES = WARPS * M * 16 };
     enum { ROW = att_shape<P, D>::ROW, STEPS = att_shape<P, D>::STEPS };
-    /* where accumulators leave no registers for the numbers of rows, these stand in shared memory
-     */
-    enum { STAGES_ROWS = M * D >= 192, NUMBERS = 4 * M };
+    /* where accumulators leave no registers for the numbers of rows, these stand in shared memory:
+     * those of o, and, as GPUs after Hopper are compiled for, those of scores, too */
+    enum { OF_O = M * D >= 192, OF_SCORES = M * N >= 256, NUMBERS = 4 * M };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    enum { STAGES_ROWS = OF_O || OF_SCORES };
+#else
+    enum { STAGES_ROWS = OF_O };
+#endif
     enum { ROWS_AT = (QUERIES + 2 * N) * ROW + 128 };
-    enum { SHARED_BYTES = ROWS_AT + (STAGES_ROWS ? THREADS * NUMBERS * (int)sizeof(float) : 0) };
+    enum { ROWS_BYTES = OF_O || OF_SCORES ? THREADS * NUMBERS * (int)sizeof(float) : 0 };
+    enum { SHARED_BYTES = ROWS_AT + ROWS_BYTES };
     static_assert(WARPS <= 4, "room for what is of each warp");
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
 };

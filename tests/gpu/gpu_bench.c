@@ -4,7 +4,8 @@
  *   gpu_bench [DEVICE] [SCALE]     cuda and 1; SCALE divides all sizes, for a try without a GPU
  *
  * One line a case: name, milliseconds (the best of three rounds), and the rate: GB/s of what must
- * be read and written, or TFLOP/s. peer.py prints the same names for torch.
+ * be read and written, or TFLOP/s. peer.py prints the same names for torch. The status is 1 where
+ * a case failed.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 static const struct s2s_kernels *k;
 static struct s2s_queue *queue;
 static int64_t scale = 1;
+static int n_failed;
 
 /* ---- memory ---- */
 
@@ -79,7 +81,7 @@ static double now_s(void)
 static double rounds(void (*call)(const void *), const void *args, int n)
 {
     double best = INFINITY;
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < (scale > 1 ? 1 : 3); round++) {
         const double begin = now_s();
         for (int i = 0; i < n; i++)
             call(args);
@@ -101,6 +103,7 @@ static void measure(const char *name, void (*call)(const void *), const void *ar
     if (queue->status) {
         printf("%-32s failed: %s\n", name, k->status_text(queue->status));
         queue->status = 0;
+        n_failed++;
     } else {
         printf("%-32s %9.3f ms %9.1f %s\n", name, seconds * 1e3, amount / seconds, unit);
     }
@@ -137,6 +140,10 @@ CALL(ssd, ssd)
 CALL(ssd_backward, ssd_backward)
 CALL(gatednorm, gatednorm)
 CALL(gatednorm_backward, gatednorm_backward)
+CALL(relattention, relattention)
+CALL(relattention_backward, relattention_backward)
+CALL(dwconv, dwconv)
+CALL(dwconv_backward, dwconv_backward)
 
 /* ---- cases ---- */
 
@@ -505,20 +512,36 @@ static void routes(enum s2s_dtype dtype)
 
 /* ---- Mamba2 ---- */
 
-enum { SSM_TOKENS = 8192, SSM_HEADS = 64, SSM_GROUPS = 8, SSM_DIM = 128, SSM_STATE = 128 };
+enum { SSM_TOKENS = 8192, SSM_DIM = 128, SSM_STATE = 128 };
+
+/* n of a kind that a smaller try has fewer of. */
+static int64_t fewer(int64_t n)
+{
+    return scale < n ? n / scale : 1;
+}
+
+static int64_t ssm_heads(void)
+{
+    return fewer(64);
+}
+
+static int64_t ssm_groups(void)
+{
+    return fewer(8);
+}
 
 static void gated_norms(enum s2s_dtype dtype)
 {
-    const int64_t t = SSM_TOKENS / scale, cols = SSM_HEADS * SSM_DIM;
+    const int64_t t = SSM_TOKENS / scale, cols = ssm_heads() * SSM_DIM;
     const double size = (double)s2s_dtype_size(dtype), elements = (double)(t * cols);
     const struct s2s_k_gatednorm f = {.x = matrix(t, cols, dtype),
                                       .z = matrix(t, cols, dtype),
                                       .y = matrix(t, cols, dtype),
                                       .gain = vector(cols),
-                                      .rstd = vector(t * SSM_GROUPS),
+                                      .rstd = vector(t * ssm_groups()),
                                       .rows = t,
                                       .cols = cols,
-                                      .n_groups = SSM_GROUPS,
+                                      .n_groups = ssm_groups(),
                                       .eps = 1e-5f};
     char *name = named("gated norm 8192, 8 groups", dtype);
     measure(name, call_gatednorm, &f, 3e-9 * size * elements, "GB/s");
@@ -533,7 +556,7 @@ static void gated_norms(enum s2s_dtype dtype)
                                          .dgain = vector(cols),
                                          .rows = t,
                                          .cols = cols,
-                                         .n_groups = SSM_GROUPS};
+                                         .n_groups = ssm_groups()};
     b.workspace = raw(k->gatednorm_backward_workspace(queue, &b));
     name = named("gated norm backward", dtype);
     measure(name, call_gatednorm_backward, &b, 5e-9 * size * elements, "GB/s");
@@ -546,7 +569,7 @@ static void gated_norms(enum s2s_dtype dtype)
 static void convolve(const int32_t *cu, int64_t n_seqs, enum s2s_dtype dtype)
 {
     const int64_t t = SSM_TOKENS / scale, width = 4;
-    const int64_t channels = SSM_HEADS * SSM_DIM + 2 * SSM_GROUPS * SSM_STATE;
+    const int64_t channels = ssm_heads() * SSM_DIM + 2 * ssm_groups() * SSM_STATE;
     const double size = (double)s2s_dtype_size(dtype), elements = (double)(t * channels);
     const struct s2s_k_conv1d f = {.x = matrix(t, channels, dtype),
                                    .y = matrix(t, channels, dtype),
@@ -578,8 +601,8 @@ static void convolve(const int32_t *cu, int64_t n_seqs, enum s2s_dtype dtype)
 /* Sequences of `len` tokens. */
 static void scan(const char *what, int64_t len, enum s2s_dtype dtype)
 {
-    const int64_t t = SSM_TOKENS / scale, inner = SSM_HEADS * SSM_DIM;
-    const int64_t width = SSM_GROUPS * SSM_STATE, n = (t + len - 1) / len;
+    const int64_t t = SSM_TOKENS / scale, inner = ssm_heads() * SSM_DIM;
+    const int64_t width = ssm_groups() * SSM_STATE, n = (t + len - 1) / len;
     int32_t *host = s2s_xcalloc((size_t)n + 1, sizeof *host);
     for (int64_t i = 0; i <= n; i++)
         host[i] = (int32_t)(i * len < t ? i * len : t);
@@ -588,17 +611,17 @@ static void scan(const char *what, int64_t len, enum s2s_dtype dtype)
         convolve(cu, n, dtype);
     struct s2s_k_ssd f = {.x = matrix(t, inner, dtype),
                           .y = matrix(t, inner, dtype),
-                          .dt = matrix(t, SSM_HEADS, dtype),
+                          .dt = matrix(t, ssm_heads(), dtype),
                           .b = matrix(t, width, dtype),
                           .c = matrix(t, width, dtype),
-                          .a_log = vector(SSM_HEADS),
-                          .dt_bias = vector(SSM_HEADS),
-                          .skip = vector(SSM_HEADS),
+                          .a_log = vector(ssm_heads()),
+                          .dt_bias = vector(ssm_heads()),
+                          .skip = vector(ssm_heads()),
                           .cu = cu,
                           .n_seqs = n,
                           .n = t,
-                          .n_heads = SSM_HEADS,
-                          .n_groups = SSM_GROUPS,
+                          .n_heads = ssm_heads(),
+                          .n_groups = ssm_groups(),
                           .dim = SSM_DIM,
                           .state = SSM_STATE,
                           .max_seqlen = len < t ? len : t};
@@ -609,12 +632,12 @@ static void scan(const char *what, int64_t len, enum s2s_dtype dtype)
     struct s2s_k_ssd_backward b = {.forward = f,
                                    .dy = f.y,
                                    .dx = matrix(t, inner, dtype),
-                                   .ddt = matrix(t, SSM_HEADS, dtype),
+                                   .ddt = matrix(t, ssm_heads(), dtype),
                                    .db = matrix(t, width, dtype),
                                    .dc = matrix(t, width, dtype),
-                                   .da_log = vector(SSM_HEADS),
-                                   .ddt_bias = vector(SSM_HEADS),
-                                   .dskip = vector(SSM_HEADS)};
+                                   .da_log = vector(ssm_heads()),
+                                   .ddt_bias = vector(ssm_heads()),
+                                   .dskip = vector(ssm_heads())};
     b.workspace = raw(k->ssd_backward_workspace(queue, &b));
     name = named("  backward", dtype);
     measure(name, call_ssd_backward, &b, 1e-6 * (double)t, "Mtok/s");
@@ -624,6 +647,69 @@ static void scan(const char *what, int64_t len, enum s2s_dtype dtype)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         k->free(queue, all[i]);
     free(host);
+}
+
+/* ---- an encoder ---- */
+
+/* Clips of 500 frames, eight heads. */
+static void encoder(enum s2s_dtype dtype)
+{
+    enum { CLIPS = 8, DIM = 64, TAPS = 9 };
+    const int64_t heads = fewer(8);
+    const int64_t len = 500 * 8 / (scale < 8 ? 8 : scale) + 1, n = CLIPS * len, width = heads * DIM;
+    const double size = (double)s2s_dtype_size(dtype);
+    const double pairs = (double)CLIPS * (double)(len * len * width);
+    int32_t host[CLIPS + 1];
+    for (int i = 0; i <= CLIPS; i++)
+        host[i] = (int32_t)(i * len);
+    struct s2s_k_relattention f = {.q = matrix(n, width, dtype),
+                                   .k = matrix(n, width, dtype),
+                                   .value = matrix(n, width, dtype),
+                                   .o = matrix(n, width, dtype),
+                                   .p = matrix(2 * len - 1, width, dtype),
+                                   .u = vector(width),
+                                   .v = vector(width),
+                                   .lse = vector(n * heads),
+                                   .cu = integers(host, CLIPS + 1),
+                                   .n_seqs = CLIPS,
+                                   .n_heads = heads,
+                                   .dim = DIM,
+                                   .max_seqlen = len,
+                                   .scale = 0.125f};
+    f.workspace = raw(k->relattention_workspace(queue, &f));
+    char *name = named("relattention 8 x 501, 8 x 64", dtype);
+    measure(name, call_relattention, &f, 6e-12 * pairs, "TFLOP/s");
+    free(name);
+    struct s2s_k_relattention_backward b = {.forward = f,
+                                            .d_o = matrix(n, width, dtype),
+                                            .dq = matrix(n, width, dtype),
+                                            .dk = matrix(n, width, dtype),
+                                            .dvalue = matrix(n, width, dtype),
+                                            .dp = matrix(2 * len - 1, width, dtype),
+                                            .du = vector(width),
+                                            .dv = vector(width)};
+    b.workspace = raw(k->relattention_backward_workspace(queue, &b));
+    name = named("relattention backward", dtype);
+    measure(name, call_relattention_backward, &b, 16e-12 * pairs, "TFLOP/s");
+    free(name);
+    struct s2s_k_dwconv c = {.x = f.q,
+                             .y = f.o,
+                             .w = vector(width * TAPS),
+                             .cu = f.cu,
+                             .n_seqs = CLIPS,
+                             .n = n,
+                             .channels = width,
+                             .width = TAPS};
+    c.workspace = raw(k->dwconv_workspace(queue, &c));
+    name = named("dwconv 4008 x 512, 9", dtype);
+    measure(name, call_dwconv, &c, 2e-9 * size * (double)(n * width), "GB/s");
+    free(name);
+    struct s2s_k_dwconv_backward d = {
+        .forward = c, .dy = b.d_o, .dx = b.dq, .dw = vector(width * TAPS)};
+    d.workspace = raw(k->dwconv_backward_workspace(queue, &d));
+    name = named("dwconv backward", dtype);
+    measure(name, call_dwconv_backward, &d, 3e-9 * size * (double)(n * width), "GB/s");
+    free(name);
 }
 
 int main(int argc, char **argv)
@@ -651,10 +737,11 @@ int main(int argc, char **argv)
         attend("attention 1 x 8192, 32/8 x 64", 8192, 8192, 32, 8, 64, both[i]);
         attend("attention 14 x 600, 32/8 x 64", 8192, 600, 32, 8, 64, both[i]);
         attend("attention 1 x 8192, 16/16 x 128", 8192, 8192, 16, 16, 128, both[i]);
+        encoder(both[i]);
         gated_norms(both[i]);
         scan("scan 1 x 8192, 64/8 x 128, 128", 8192, both[i]);
         scan("scan 14 x 600, 64/8 x 128, 128", 600, both[i]);
     }
     s2s_device_close(device);
-    return 0;
+    return n_failed > 0;
 }

@@ -1,0 +1,30 @@
+#!/usr/bin/env bats
+# What a visit to a GPU runs, as far as it goes without one.
+load common
+
+@test "every line of the bench of kernels runs, at small sizes over the emulated GPU" {
+    case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
+    S2S_CUDA=$BUILD/libs2s-emu.so exits 0 "$BUILD/tests/gpu/gpu_bench" cuda 1024
+    says_not failed
+    [ "$(grep -c ' ms ' <<<"$output")" -ge 80 ]
+}
+
+@test "kernels that spill, lack their matrix instructions or have local memory are named" {
+    judge() { python3 "$ROOT/tests/gpu/lint.py" judge "$@"; }
+    printf '%s\n' '(a|b)_kernel<.*bf16.* HMMA.16816.F32.BF16 LDSM@sm_80' 'wide_kernel HGMMA@sm_90a' 'table local=40' 'gone.*' >table
+    printf '%s\n' 'sm_80 99 0 0 0 HMMA.16816.F32.BF16:8,LDSM.16.M88.4:2 a_kernel<shape<bf16, 64> >' 'sm_90 40 40 0 5 - table' \
+        'sm_90a 168 0 0 0 HGMMA.64x64x16.F32.BF16:4 wide_kernel' >good
+    exits 0 judge table good
+    says '3 kernels of 1 files and architectures, 0 faults'
+    printf '%s\n' 'sm_80 255 16 24 6 HMMA.16816.F32.BF16:8,LDSM.16.M88.4:2 a_kernel<shape<bf16, 64> >' 'sm_90 9 0 0 0 HMMA.1688.F32.TF32:8 b_kernel<bf16>' \
+        'sm_90a 9 0 0 0 - wide_kernel' 'sm_90 40 48 0 5 - table' 'sm_90 9 0 0 0 HMMA.1688.F32.TF32:1 new_kernel' >bad
+    exits 1 judge table bad --all
+    says 'sm_80: a_kernel<shape<bf16, 64> > spills 24 bytes'
+    says 'sm_90: b_kernel<bf16> has no HMMA.16816.F32.BF16 (table:1)'
+    says 'sm_90a: wide_kernel has no HGMMA (table:2)'
+    says 'sm_90: table has 48 bytes of local memory, with 5 loads and stores of it'
+    says 'sm_90: new_kernel has matrix instructions and no line in the table'
+    says 'table:4: no kernel has such a name'
+    : >empty
+    exits 1 judge table empty
+}

@@ -199,6 +199,8 @@ void s2s_salm_pack_release(struct s2s_salm_pack *pack)
     free(pack->seq_lens);
     free(pack->seq_lens_padded);
     free(pack->cu_seqlens);
+    free(pack->cu_seqlens_padded);
+    free(pack->loss_mask);
     free(pack->audio_slot);
     free(pack->audio_frames);
     *pack = (struct s2s_salm_pack)S2S_SALM_PACK_INIT;

@@ -104,10 +104,12 @@ struct s2s_salm_counts {
  */
 struct s2s_salm_pack {
     size_t n_slots, n_seqs, n_clips;
-    int32_t *input_ids, *labels, *position_ids; /* [T] */
+    int32_t *input_ids, *labels, *position_ids; /* [T]; no positions in mcore */
+    uint8_t *loss_mask;                         /* [T]; rl and sft, else NULL */
     int32_t *seq_lens, *seq_lens_padded;        /* [B] */
-    int32_t *cu_seqlens;                        /* [B + 1], sums of seq_lens_padded */
-    int32_t *audio_slot, *audio_frames;         /* [K] */
+    int32_t *cu_seqlens;        /* [B + 1], sums of seq_lens_padded; of seq_lens in other layouts */
+    int32_t *cu_seqlens_padded; /* [B + 1], sums of seq_lens_padded; NULL in salm */
+    int32_t *audio_slot, *audio_frames; /* [K] */
     int32_t max_seqlen;
     int64_t num_tokens;
     struct s2s_salm_counts counts;

@@ -116,6 +116,15 @@ static void shift_labels(struct s2s_batch *b)
     }
 }
 
+/* What a mask beside the labels leaves out has none (packed SFT keeps them all). */
+static void mask_labels(struct s2s_batch *b, const struct s2s_safetensors *st)
+{
+    const struct s2s_st_tensor *mask = s2s_safetensors_find(st, "loss_mask");
+    for (int64_t t = 0; mask && t < b->n_tokens; t++)
+        if (!((const uint8_t *)mask->data)[t])
+            ((int32_t *)b->labels)[t] = -100;
+}
+
 static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
                       const struct s2s_safetensors *st, struct s2s_error *err)
 {
@@ -135,6 +144,7 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     b->position_ids = copy_named(pack, st, "position_ids");
     if (!b->position_ids)
         b->position_ids = make_positions(pack, schema);
+    mask_labels(b, st);
     if (schema->layout == S2S_LAYOUT_RL)
         shift_labels(b);
     const struct s2s_st_tensor *slot = s2s_safetensors_find(st, "audio_slot");

@@ -90,6 +90,58 @@ PY
     values out.s2s | grep -qx '0 seq_lens_padded 11 7'
 }
 
+@test "layouts of NeMo-RL, Megatron-core and packed SFT files: their worked examples" {
+    printf '%s\n' '{"id":"a","input_ids":[11,12,13,14,15],"loss_mask":[0,0,1,1,1]}' \
+        '{"id":"b","input_ids":[21,22,23],"loss_mask":[0,1,1]}' >rl.jsonl
+    s2s-pack -q --ids rl.jsonl --batch-size 2 --layout rl --cp 2 --min-seq-len 16 --pad-id 2 -o out.s2s
+    s2s-cpshard --cp 2 -o 'rank%r.s2s' out.s2s
+    values rank0.s2s >got
+    grep -qx '0 input_ids 11 12 2 2 21 22 2 2' got
+    grep -qx '0 labels -100 -100 -100 -100 -100 22 -100 -100' got
+    grep -qx '0 position_ids 0 1 6 7 0 1 0 0' got
+    grep -qx '0 seq_lens_padded 8 8' got
+    values rank1.s2s | grep -qx '0 labels 13 14 15 -100 23 -100 -100 -100'
+    # nothing but trailing fill: it counts as tokens of the last sequence
+    s2s-pack -q --ids rl.jsonl --batch-size 2 --layout rl --min-seq-len 10 -o out.s2s
+    values out.s2s | grep -qx '0 cu_seqlens 0 5 10'
+    printf '%s\n' '{"id":"a","input_ids":[1,2,3,4,5]}' '{"id":"b","input_ids":[6,7]}' >two.jsonl
+    s2s-pack -q --ids two.jsonl --batch-size 2 --layout mcore --cp 2 --multiple 4 --pack-multiple 16 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 input_ids 1 2 3 4 5 0 0 0 6 7 0 0 0 0 0 0' got
+    grep -qx '0 cu_seqlens 0 5 7' got
+    grep -qx '0 cu_seqlens_padded 0 8 16' got
+    exits 1 grep position_ids got
+    s2s-pack -q --ids rl.jsonl --tokens 8 --layout sft --pack-to 8 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 input_ids 11 12 13 14 21 22 0 0' got
+    grep -qx '0 labels 12 13 14 15 22 23 -100 -100' got
+    grep -qx '0 loss_mask 0 1 1 1 1 1 0 0' got
+    s2s-shard verify out.s2s
+    s2s-pack -q --ids rl.jsonl --tokens 16 --layout mcore --pack-multiple 16 --plan >got
+    grep -qx 'padding_tokens	8' got
+}
+
+@test "what a layout cannot be is said with its option" {
+    local words
+    while IFS='|' read -r words message; do
+        exits 2 s2s-pack --ids ids.jsonl --batch-size 2 -o out.s2s $words
+        says "$message"
+    done <<'EOF'
+--min-seq-len 8|--min-seq-len goes with --layout rl
+--layout rl --cp 2 --min-seq-len 10|E_ALIGN: --min-seq-len 10 is no multiple of 2 * cp = 4
+--layout mcore --cp 2 --multiple 6|--multiple 6 is no multiple of 4
+--layout mcore --pack-multiple 16 --pack-to 40|--pack-to 40 is no multiple of 16
+--layout rl --pad-labels drop|--pad-labels goes with --layout salm
+EOF
+    exits 1 s2s-pack --ids ids.jsonl --batch-size 2 --layout mcore --pack-to 8 -o out.s2s
+    says "E_TOO_SHORT: a pack of 8 slots cannot hold 16"
+    exits 2 s2s-pack --ids ids.jsonl --tokens 8 --layout sft --pack-to 16 -o out.s2s
+    echo '{"id":"a","input_ids":[5]}' >one.jsonl
+    exits 1 s2s-pack --ids one.jsonl --tokens 8 --layout sft -o out.s2s
+    says "one.jsonl:1: E_EMPTY_UTT"
+    [ ! -e out.s2s ]
+}
+
 @test "sequence parallelism: a misaligned share is warned of, --strict-sp mends it" {
     echo '{"id":"a","input_ids":[5,6,7]}' >short.jsonl
     exits 0 s2s-pack --ids short.jsonl --batch-size 1 --cp 2 --tp 4 -o out.s2s

@@ -1361,3 +1361,25 @@ PY
     goes_on 8 data.shuffle=false 'data.train=[p.s2s,q.s2s]'
     says "$BROKEN"
 }
+
+@test "packs of every layout train alike" {
+    tiny_model "" 2 2 1
+    python3 - <<'PY'
+import json
+rows = [json.loads(line) for line in open("ids.jsonl")]
+for r in rows:
+    r["loss_mask"] = [int(i > len(r["input_ids"]) // 2) for i in range(len(r["input_ids"]))]
+open("ids.jsonl", "w").writelines(json.dumps(r) + "\n" for r in rows)
+PY
+    for layout in salm rl mcore sft; do
+        s2s-pack -q --ids ids.jsonl --batch-size 5 --layout $layout -o $layout.s2s
+        s2s-train -q -j1 r.yaml run=$layout data.train=[$layout.s2s]
+        python3 -c '
+import json, sys
+for line in open(sys.argv[1] + "/log.jsonl"):
+    r = json.loads(line)
+    print(r["step"], round(r["loss"], 5), round(r["grad_norm"], 4))' $layout >$layout.log
+        cmp salm.log $layout.log
+    done
+    [ "$(wc -l <salm.log)" = 2 ]
+}

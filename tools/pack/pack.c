@@ -12,6 +12,20 @@
 static const char *const too_long_names[] = {"fail", "truncate", "skip"};
 static const char *const audio_names[] = {"none", "path", "pcm", "flac", "mel"};
 
+static void add_layout_config(json_t *config, const struct s2s_layout *layout)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"min_seq_len", layout->min_seq_len},
+                   {"multiple", layout->multiple},
+                   {"pack_multiple", layout->pack_multiple},
+                   {"pack_to", layout->pack_to}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value > 0)
+            json_object_set_new(config, numbers[i].name, json_integer(numbers[i].value));
+}
+
 static json_t *config_json(const struct pack_loader *loader, const struct pack_plan *plan,
                            const struct pack_options *opt)
 {
@@ -19,6 +33,7 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
         json_pack("{s:i, s:i, s:b, s:i, s:I, s:I}", "cp", opt->cp_size, "tp", opt->tp_size,
                   "strict_sp", opt->strict_sp, "pad_id", loader->salm.pad_id, "seed",
                   (json_int_t)opt->common.seed, "epochs", (json_int_t)opt->epochs);
+    add_layout_config(config, &loader->layout);
     if (opt->drop_pad_labels)
         json_object_set_new(config, "pad_labels", json_string("drop"));
     if (opt->batch_size > 0) {
@@ -49,17 +64,27 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
 static json_t *header_json(const struct pack_loader *loader, const struct pack_plan *plan,
                            const struct pack_options *opt)
 {
-    json_t *header =
-        json_pack("{s:s, s:s, s:s, s:o}", "kind", "pack", "layout", "salm", "audio",
-                  audio_names[loader->audio], "config", config_json(loader, plan, opt));
+    json_t *header = json_pack(
+        "{s:s, s:s, s:s, s:o}", "kind", "pack", "layout", s2s_thd_layouts[loader->layout.kind],
+        "audio", audio_names[loader->audio], "config", config_json(loader, plan, opt));
+    json_t *schema = json_object();
     if (loader->audio == S2S_AUDIO_PCM)
-        json_object_set_new(header, "schema",
-                            json_pack("{s:{s:s, s:[s]}}", "audio_pcm", "dtype",
-                                      plan->exact16 ? "I16" : "F32", "shape", "n"));
+        json_object_set_new(
+            schema, "audio_pcm",
+            json_pack("{s:s, s:[s]}", "dtype", plan->exact16 ? "I16" : "F32", "shape", "n"));
     if (loader->audio == S2S_AUDIO_MEL)
-        json_object_set_new(header, "schema",
-                            json_pack("{s:{s:s, s:[s, i]}}", "audio_mel", "dtype", "F32", "shape",
-                                      "n", loader->mel_config.n_mels));
+        json_object_set_new(
+            schema, "audio_mel",
+            json_pack("{s:s, s:[s, i]}", "dtype", "F32", "shape", "n", loader->mel_config.n_mels));
+    if (loader->layout.kind != S2S_THD_SALM)
+        json_object_set_new(schema, "cu_seqlens_padded",
+                            json_pack("{s:s, s:[s]}", "dtype", "I32", "shape", "B+1"));
+    if (loader->layout.kind == S2S_THD_RL || loader->layout.kind == S2S_THD_SFT)
+        json_object_set_new(schema, "loss_mask",
+                            json_pack("{s:s, s:[s]}", "dtype", "U8", "shape", "T"));
+    if (json_object_size(schema) > 0)
+        json_object_set(header, "schema", schema);
+    json_decref(schema);
     return header;
 }
 
@@ -152,7 +177,8 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
     if (rc < 0)
         return rc;
     if (item->truncated)
-        s2s_salm_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->salm, capacity);
+        s2s_layout_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->layout,
+                            &loader->salm, capacity);
     if (row->thd.n_clips == 0)
         return 0;
     rc = pack_row_decode(row, loader, err);
@@ -236,8 +262,9 @@ static int write_pack(void *ctx, void *ptr, struct s2s_error *err)
 
 /* The totals of packs that are not laid out, from the lengths of their samples. */
 static void plan_totals(struct pack_totals *t, const struct pack_plan *plan,
-                        const struct s2s_salm_options *salm)
+                        const struct pack_loader *loader)
 {
+    const struct s2s_salm_options *salm = &loader->salm;
     for (size_t k = 0; k < plan->n_packs; k++) {
         const uint32_t *members = plan->members + plan->begin[k];
         const size_t n = plan->begin[k + 1] - plan->begin[k];
@@ -256,7 +283,7 @@ static void plan_totals(struct pack_totals *t, const struct pack_plan *plan,
             }
             n_first_longest += item->first_supervised && item->len == longest;
         }
-        slots += s2s_salm_raise(slots, salm);
+        slots = s2s_layout_slots(slots, &loader->layout, salm);
         t->n_samples += (int64_t)n;
         t->n_slots += slots;
         t->n_padded_batch_slots += (int64_t)n * longest;
@@ -351,7 +378,7 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     if (rc == 0 && !opt->plan)
         rc = create(&packer.out, &loader, &plan, opt, err);
     if (rc == 0 && opt->plan)
-        plan_totals(&totals, &plan, &loader.salm);
+        plan_totals(&totals, &plan, &loader);
     else if (rc == 0)
         rc = run_packs(&packer, err);
     if (rc == 0 && packer.out) {

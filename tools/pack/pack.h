@@ -40,6 +40,7 @@ struct pack_options {
     const char *report;
     enum s2s_bin_algorithm algorithm;
     int cp_size, tp_size;
+    struct s2s_layout layout;
     int64_t lookahead; /* 0, or samples that are held, in the place of the algorithm */
     int64_t min_bins, bins_multiple;
     int64_t pad_id;             /* -1: the tokenizer's */

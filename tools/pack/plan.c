@@ -124,10 +124,11 @@ static bool truncate_row(struct measured *m, const struct survey *survey, struct
     struct s2s_salm_shape shape;
     if (survey->opt->too_long != PACK_TOO_LONG_TRUNCATE)
         return false;
-    s2s_salm_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &survey->loader->salm,
-                      survey->plan->capacity);
+    const struct pack_loader *loader = survey->loader;
+    s2s_layout_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->layout,
+                        &loader->salm, survey->plan->capacity);
     if (row->thd.n_ids == 0 ||
-        s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &ignored) < 0)
+        s2s_layout_measure(&shape, &row->thd, &loader->layout, &loader->salm, &ignored) < 0)
         return false;
     m->item.truncated = true;
     m->unlabelled = n_labels > 0 && shape.n_labels == 0;
@@ -150,7 +151,8 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     const struct s2s_source *source = survey->loader->source;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_salm_shape shape;
-    int rc = s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &err);
+    int rc =
+        s2s_layout_measure(&shape, &row->thd, &survey->loader->layout, &survey->loader->salm, &err);
     if (rc < 0) {
         s2s_source_error(rc, source, &m->item.place, &err);
         m->what = MEASURED_BAD;
@@ -321,6 +323,7 @@ static int bins_of(struct s2s_bins *bins, struct pack_plan *plan, const uint32_t
     for (size_t i = 0; i < n; i++)
         lens[i] = plan->items[order[i]].len_padded;
     how.algorithm = opt->algorithm;
+    how.multiple = plan->bin_multiple;
     how.lookahead = opt->lookahead;
     how.capacity = plan->capacity;
     how.min_bins = opt->min_bins;
@@ -387,16 +390,26 @@ static int set_capacity(struct pack_plan *plan, const struct pack_loader *loader
 {
     if (opt->batch_size > 0)
         return 0;
-    plan->capacity = s2s_salm_capacity(opt->max_tokens, &loader->salm);
-    if (plan->capacity == 0)
+    const bool of_salm = loader->layout.kind == S2S_THD_SALM;
+    plan->bin_multiple = s2s_layout_bin_multiple(&loader->layout, &loader->salm);
+    plan->capacity = s2s_layout_capacity(opt->max_tokens, &loader->layout, &loader->salm);
+    if (plan->capacity == 0 && of_salm)
         return s2s_error_set(
             err, S2S_E_ARG, "--tokens %lld is less than the multiple that --cp %d and --tp %d need",
             (long long)opt->max_tokens, opt->cp_size, opt->tp_size);
-    if (plan->capacity != opt->max_tokens)
+    if (plan->capacity == 0)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "--tokens %lld is less than --min-seq-len, --pack-to or "
+                             "--pack-multiple",
+                             (long long)opt->max_tokens);
+    if (plan->capacity != opt->max_tokens && of_salm)
         s2s_warn("pack",
                  "--tokens %lld is lowered to %lld, a multiple of what --cp %d and --tp %d "
                  "need",
                  (long long)opt->max_tokens, (long long)plan->capacity, opt->cp_size, opt->tp_size);
+    else if (plan->capacity != opt->max_tokens)
+        s2s_warn("pack", "--tokens %lld is lowered to %lld, as --pack-to or --pack-multiple asks",
+                 (long long)opt->max_tokens, (long long)plan->capacity);
     return 0;
 }
 

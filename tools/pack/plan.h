@@ -18,8 +18,9 @@ struct pack_plan {
     uint32_t *members; /* indices of items, pack after pack */
     size_t *begin;     /* [n_packs + 1] */
     size_t n_packs;
-    int64_t n_bound;  /* packs that no way of packing falls below; 0 with --batch-size */
-    int64_t capacity; /* of a pack, 0 with --batch-size */
+    int64_t n_bound;      /* packs that no way of packing falls below; 0 with --batch-size */
+    int64_t capacity;     /* of a pack, 0 with --batch-size */
+    int64_t bin_multiple; /* lengths are rounded up to it to choose packs */
     struct pack_bad *bad;
     size_t n_bad, cap_bad;
     struct pack_bad *unlabelled; /* truncated so that nothing is left to predict; they are packed */

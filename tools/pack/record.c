@@ -24,7 +24,12 @@ static void add_layout(struct pack_record *r)
     r->num_examples = (int64_t)p->n_seqs;
     add_i32(r, "input_ids", p->input_ids, p->n_slots);
     add_i32(r, "labels", p->labels, p->n_slots);
-    add_i32(r, "position_ids", p->position_ids, p->n_slots);
+    if (p->position_ids)
+        add_i32(r, "position_ids", p->position_ids, p->n_slots);
+    if (p->loss_mask)
+        add_tensor(r, "loss_mask", S2S_U8, p->loss_mask, 1, (int64_t)p->n_slots, 0);
+    if (p->cu_seqlens_padded)
+        add_i32(r, "cu_seqlens_padded", p->cu_seqlens_padded, p->n_seqs + 1);
     add_i32(r, "seq_lens", p->seq_lens, p->n_seqs);
     add_i32(r, "seq_lens_padded", p->seq_lens_padded, p->n_seqs);
     add_i32(r, "cu_seqlens", p->cu_seqlens, p->n_seqs + 1);
@@ -178,7 +183,7 @@ int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t 
     struct s2s_thd_row *thd = s2s_xcalloc(n_rows + 1, sizeof *thd);
     for (size_t i = 0; i < n_rows; i++)
         thd[i] = rows[i].thd;
-    int rc = s2s_salm_pack(&r->pack, thd, n_rows, &loader->salm, err);
+    int rc = s2s_layout_pack(&r->pack, thd, n_rows, &loader->layout, &loader->salm, err);
     free(thd);
     if (rc < 0)
         return rc;

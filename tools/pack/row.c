@@ -165,6 +165,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.cp_size = opt->cp_size;
     loader->salm.tp_size = opt->tp_size;
     loader->salm.strict_sp = opt->strict_sp;
+    loader->layout = opt->layout;
     loader->tolerance_s = opt->tolerance_s;
     loader->perturb = opt->perturb;
     loader->seed = (uint64_t)opt->common.seed;
@@ -172,7 +173,9 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     /* what is tokenized here has no padding */
     loader->salm.no_left_padding = opt->kind != PACK_INPUT_IDS && !opt->drop_pad_labels;
     loader->known = s2s_audio_known_new();
-    int rc = read_frames(loader, opt->encoder_frames, err);
+    int rc = s2s_layout_check(&loader->layout, &loader->salm, err);
+    if (rc == 0)
+        rc = read_frames(loader, opt->encoder_frames, err);
     if (rc == 0)
         rc = open_text(loader, opt, err);
     if (rc == 0 && loader->audio == S2S_AUDIO_MEL)

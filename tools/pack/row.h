@@ -17,6 +17,7 @@ struct pack_loader {
     struct s2s_tokenizer *tok; /* NULL with ids */
     struct s2s_prompt *prompt;
     struct s2s_salm_options salm;
+    struct s2s_layout layout;
     enum s2s_audio_form audio;
     struct s2s_mel_config mel_config;
     struct s2s_mel *mel;

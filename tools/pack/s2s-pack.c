@@ -22,6 +22,10 @@ enum {
     KEY_TOKENIZER,
     KEY_PROMPT,
     KEY_LAYOUT,
+    KEY_MIN_SEQ_LEN,
+    KEY_MULTIPLE,
+    KEY_PACK_MULTIPLE,
+    KEY_PACK_TO,
     KEY_TOKENS,
     KEY_BATCH_SIZE,
     KEY_TOO_LONG,
@@ -122,7 +126,13 @@ static const struct argp_option option_table[] = {
      3},
     {"lookahead", KEY_LOOKAHEAD, "N", 0,
      "Instead: keep the order of samples but for the N that are held to fill packs up with", 3},
-    {"layout", KEY_LAYOUT, "NAME", 0, "salm (default)", 3},
+    {"layout", KEY_LAYOUT, "NAME", 0,
+     "salm (default), rl (NeMo-RL), mcore (Megatron-core) or sft (packed SFT files of NeMo)", 3},
+    {"min-seq-len", KEY_MIN_SEQ_LEN, "N", 0, "rl: at least N slots a pack", 3},
+    {"multiple", KEY_MULTIPLE, "N", 0,
+     "mcore: each sequence is a multiple of N slots (default: what --cp and --strict-sp need)", 3},
+    {"pack-multiple", KEY_PACK_MULTIPLE, "N", 0, "mcore: each pack is a multiple of N slots", 3},
+    {"pack-to", KEY_PACK_TO, "N", 0, "mcore, sft: each pack has N slots", 3},
     {"cp", KEY_CP, "N", 0, "Context-parallel ranks: lengths are multiples of 2 N (default 1)", 3},
     {"tp", KEY_TP, "N", 0, "Tensor-parallel ranks: T is a multiple of N (default 1)", 3},
     {"strict-sp", KEY_STRICT_SP, NULL, 0,
@@ -192,6 +202,8 @@ static void check_options(struct argp_state *state)
         argp_error(state, "--tokens or --batch-size is needed");
     if (opt->max_tokens && opt->batch_size)
         argp_error(state, "--tokens or --batch-size, not both");
+    if (opt->drop_pad_labels && opt->layout.kind != S2S_THD_SALM)
+        argp_error(state, "--pad-labels goes with --layout salm");
     if (opt->batch_size && opt->lookahead)
         argp_error(state, "--lookahead goes with --tokens");
     if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
@@ -201,13 +213,14 @@ static void check_options(struct argp_state *state)
 /* Options that take a word of a list. */
 static error_t parse_choice(int key, char *arg, struct argp_state *state)
 {
-    static const char *const layouts[] = {"salm", NULL}, *const bad[] = {"fail", "skip", NULL};
+    static const char *const bad[] = {"fail", "skip", NULL};
     static const char *const pad_labels[] = {"keep", "drop", NULL};
     static const char *const too_long[] = {"fail", "truncate", "skip", NULL};
     struct pack_options *opt = state->input;
     switch (key) {
     case KEY_LAYOUT:
-        s2s_arg_choice(state, "layout", arg, layouts);
+        opt->layout.kind =
+            (enum s2s_thd_layout)s2s_arg_choice(state, "layout", arg, s2s_thd_layouts);
         return 0;
     case KEY_BAD:
         opt->skip_bad = s2s_arg_choice(state, "bad", arg, bad) == 1;
@@ -271,6 +284,18 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TP:
         opt->tp_size = (int)s2s_arg_i64(state, "tp", arg, 1, 1 << 20);
+        return 0;
+    case KEY_MIN_SEQ_LEN:
+        opt->layout.min_seq_len = s2s_arg_i64(state, "min-seq-len", arg, 0, INT32_MAX);
+        return 0;
+    case KEY_MULTIPLE:
+        opt->layout.multiple = s2s_arg_i64(state, "multiple", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_PACK_MULTIPLE:
+        opt->layout.pack_multiple = s2s_arg_i64(state, "pack-multiple", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_PACK_TO:
+        opt->layout.pack_to = s2s_arg_i64(state, "pack-to", arg, 1, INT32_MAX);
         return 0;
     case KEY_LOOKAHEAD:
         opt->lookahead = s2s_arg_i64(state, "lookahead", arg, 1, S2S_LOOKAHEAD_MAX_WINDOW);

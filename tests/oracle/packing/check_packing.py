@@ -101,6 +101,46 @@ def check_layout(rng, folder):
     os.remove(path)
 
 
+def check_other_layout(rng, folder):
+    pad, cp, name = rng.choice([0, 3]), rng.choice([1, 1, 2, 3]), rng.choice(["rl", "mcore", "sft"])
+    rows = edge_rows(rng, cp, pad) if rng.random() < .2 else [random_row(rng, pad) for _ in range(rng.randint(1, 5))]
+    path = os.path.join(folder, "packs.s2s")
+    lines = "".join(json.dumps({"id": f"u{i}", "input_ids": ids, "loss_mask": mask,
+                                "audio": [{"pos": p, "frames": f} for p, f in clips]}) + "\n"
+                    for i, (ids, mask, clips) in enumerate(rows))
+    args = ["s2s-pack", "-q", "--ids", "-", "--batch-size", len(rows), "--layout", name, "--pad-id", pad, "--cp", cp,
+            "-o", path]
+    unit = 2 * cp if cp > 1 else 1
+    try:
+        if name == "rl":
+            least = unit * rng.choice([0, 0, 10, 100])
+            args += ["--min-seq-len", least]
+            want = naive.rl(rows, pad, cp, least)
+        elif name == "mcore":
+            each, multiple, fixed = unit * rng.choice([1, 4]), unit * rng.choice([0, 1, 8]), unit * rng.choice([0, 0, 16, 96])
+            fixed = naive.up(fixed, multiple or 1)
+            args += ["--multiple", each] + (["--pack-multiple", multiple] if multiple else [])
+            args += ["--pack-to", fixed] if fixed else []
+            want = naive.mcore(rows, pad, each, multiple, fixed)
+        else:
+            fixed = unit * rng.choice([0, 0, 16, 96])
+            args += ["--pack-to", fixed] if fixed else []
+            want = naive.sft(rows, pad, cp, fixed)
+    except naive.Reject as why:
+        rc, _, err = run(*args, data=lines.encode())
+        if rc != 1 or str(why) not in err or os.path.exists(path):
+            fail(f"{args}", lines, f"{why} expected, exit {rc}: {err}")
+        return
+    rc, _, err = run(*args, data=lines.encode())
+    if rc != 0:
+        fail(f"{args}", lines, f"exit {rc}: {err}")
+    (got, _), = naive.read_stream(path)[1]
+    if got != want:
+        fail(f"{args}", lines, *(f"{k}: got {got.get(k)} expected {want.get(k)}" for k in want | got if got.get(k) != want.get(k)))
+    check_ranks(folder, path, want, cp)
+    os.remove(path)
+
+
 def check_ranks(folder, path, want, cp):
     rc, _, err = run("s2s-cpshard", "--cp", cp, "-o", os.path.join(folder, "cp%r.s2s"), path)
     if rc != 0:
@@ -109,14 +149,14 @@ def check_ranks(folder, path, want, cp):
     seen = []
     for r, name in enumerate(ranks):
         (got, _), = naive.read_stream(name)[1]
-        index = naive.cp_index(want["cu_seqlens"], cp, r)
+        index = naive.cp_index(want.get("cu_seqlens_padded", want["cu_seqlens"]), cp, r)
         seen += index
         for key in want:
-            cut = key in ("input_ids", "labels", "position_ids")
+            cut = key in ("input_ids", "labels", "position_ids", "loss_mask")
             expected = [want[key][i] for i in index] if cut else want[key]
             if got[key] != expected:
                 fail(f"rank {r} of {cp}: {key}: got {got[key]}", f"expected {expected}")
-    if sorted(seen) != list(range(want["cu_seqlens"][-1])):
+    if sorted(seen) != list(range(want.get("cu_seqlens_padded", want["cu_seqlens"])[-1])):
         fail("a slot is lost or doubled")
     joined = os.path.join(folder, "joined.s2s")
     rc, _, err = run("s2s-cpshard", "--join", "-o", joined, *reversed(ranks))
@@ -134,6 +174,7 @@ def main():
             check_bins(rng)
         for _ in range(cases // 2):
             check_layout(rng, folder)
+            check_other_layout(rng, folder)
     print(f"{cases} sets of lengths, {cases // 2} batches: no difference")
 
 

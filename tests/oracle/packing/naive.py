@@ -166,6 +166,91 @@ def salm(rows, pad, cp, tp, strict=False, keep=False):
     return out
 
 
+# ---- the other layouts ----
+
+def spliced(row, pad):
+    """(ids, mask, spans) of a row with its clips' frames in the places of their placeholders."""
+    ids, mask, clips = row
+    if not ids:
+        raise Reject("E_EMPTY_ROW")
+    frames = dict(clips)
+    start = next((t for t, i in enumerate(ids) if i != pad or t in frames), len(ids) - 1)
+    if len(frames) != len(clips) or any(not start <= p < len(ids) for p in frames):
+        raise Reject("E_AUDIO_COUNT")
+    out, predict, spans = [], [], []
+    for t in range(start, len(ids)):
+        n = frames.get(t, 1)
+        if t in frames:
+            spans.append((len(out), n))
+        out += [ids[t]] * n
+        predict += [int(t not in frames and mask[t])] * n
+    if not out:
+        raise Reject("E_EMPTY_UTT")
+    return out, predict, spans
+
+
+def pack_of(parts, lens, padded, pad):
+    """What the layouts share; parts: (ids, labels, mask or None, positions or None, spans) of real slots."""
+    cu, cup = [0], [0]
+    for n, p in zip(lens, padded):
+        cu.append(cu[-1] + n)
+        cup.append(cup[-1] + p)
+    out = dict(input_ids=[], labels=[], seq_lens=lens, seq_lens_padded=padded, cu_seqlens=cu, cu_seqlens_padded=cup,
+               max_seqlen=[max(padded)], num_tokens=[sum(lens)], num_examples=[len(lens)], audio_slot=[], audio_frames=[])
+    for (ids, labels, spans), n, p, begin in zip(parts, lens, padded, cup):
+        out["input_ids"] += ids[:n] + [pad] * (p - n)
+        out["labels"] += labels[:n] + [IGN] * (p - n)
+        out["audio_slot"] += [begin + s for s, _ in spans]
+        out["audio_frames"] += [f for _, f in spans]
+    return out
+
+
+def rl(rows, pad, cp, min_seq_len):
+    rows = [spliced(r, pad) for r in rows]
+    lens = [len(r[0]) for r in rows]
+    own = [up(n, 2 * cp) if cp > 1 else n for n in lens]
+    total = max(min_seq_len, sum(own))
+    padded = own[:-1] + [own[-1] + total - sum(own)]
+    out = pack_of([(i, [x if m else IGN for x, m in zip(i, k)], s) for i, k, s in rows], lens, padded, pad)
+    out["loss_mask"] = sum(([*k] + [0] * (p - len(k)) for (_, k, _), p in zip(rows, padded)), [])
+    out["position_ids"] = sum((list(range(p)) for p in own), []) + [0] * (total - sum(own))
+    if out["cu_seqlens"][:-1] == out["cu_seqlens_padded"][:-1]:
+        out["cu_seqlens"] = out["cu_seqlens_padded"]
+    return out
+
+
+def mcore(rows, pad, each, multiple, fixed):
+    rows = [spliced(r, pad) for r in rows]
+    lens = [len(r[0]) for r in rows]
+    padded = [up(n, each) for n in lens]
+    total = fixed or up(sum(padded), multiple or 1)
+    if total < sum(padded):
+        raise Reject("E_TOO_SHORT")
+    padded[-1] += total - sum(padded)
+    labels = [[x if m else IGN for x, m in zip(i[1:], k[1:])] + [IGN] for i, k, _ in rows]
+    return pack_of([(i, l, s) for (i, _, s), l in zip(rows, labels)], lens, padded, 0)
+
+
+def sft(rows, pad, cp, fixed):
+    lens = []
+    for r in rows:
+        lens.append(len(spliced(r, pad)[0]) - 1)
+        if r[2] and r[2][-1][0] == len(r[0]) - 1:
+            raise Reject("E_AUDIO_LAST")
+        if lens[-1] == 0:
+            raise Reject("E_EMPTY_UTT")
+    rows = [(spliced(r, pad), r) for r in rows]
+    padded = [up(n, 2 * cp) if cp > 1 else n for n in lens]
+    total = fixed or sum(padded)
+    if total < sum(padded):
+        raise Reject("E_TOO_SHORT")
+    padded[-1] += total - sum(padded)
+    out = pack_of([(i, i[1:], s) for (i, _, s), _ in rows], lens, padded, pad)
+    out["loss_mask"] = sum((k[1:] + [0] * (p - len(k) + 1) for ((_, k, _), _), p in zip(rows, padded)), [])
+    out["position_ids"] = sum((list(range(p)) for p in padded), [])
+    return out
+
+
 # ---- the context-parallel partition ----
 
 def cp_index(cu, cp, rank):

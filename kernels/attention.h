@@ -2,7 +2,7 @@
 #ifndef S2S_KERNELS_ATTENTION_H
 #define S2S_KERNELS_ATTENTION_H
 
-#include "kernels/types.h"
+#include "kernels/random.h"
 
 /* table[t] = factor (cos(p_t w_0).. cos(p_t w_{d/2-1}), sin(p_t w_0)..): [n, dim]; angles in
  * double. dim is that of what is rotated. */
@@ -47,6 +47,9 @@ enum { S2S_SPAN_ALL = INT32_MAX };
  * Queries of two spans do not overlap; keys of two groups do not either. A group is spans
  * groups[g] .. groups[g+1], which add to the gradients of their keys in this order. kernels/spans.h
  * makes both.
+ *
+ * With draw.rows, on tables that has_attention_dropout, o = dropout(softmax(..)) v: of query i and
+ * head h what it sees of key j is element k_at[j] of plane 1 + first_head + h.
  */
 struct s2s_k_attention {
     struct s2s_mat q, k, v, o;    /* q, o [n_q, n_heads * dim]; k, v [n_k, n_kv_heads * dim] */
@@ -57,7 +60,10 @@ struct s2s_k_attention {
     int64_t max_q, max_k; /* no span has more */
     int64_t window;       /* 0: none */
     float scale;
-    void *workspace; /* attention_workspace bytes */
+    struct s2s_draw draw; /* its rows [n_q, 2] */
+    const int32_t *k_at;  /* [n_k] where each key stands in its sample */
+    int64_t first_head;   /* of all heads, that is the first one here */
+    void *workspace;      /* attention_workspace bytes */
 };
 
 /*
@@ -95,7 +101,8 @@ struct s2s_k_relpos_table {
 /*
  * Attention with relative positions inside each clip, every query sees every key of it:
  *   S_ij = scale ((q_i + u) . k_j + (q_i + v) . p_{i-j}),  o = softmax(S) value
- * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j.
+ * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j. Dropout
+ * is as that of attention; a key's element is its place in its clip.
  */
 struct s2s_k_relattention {
     struct s2s_mat q, k, value, o; /* [n, n_heads * dim] */
@@ -105,6 +112,8 @@ struct s2s_k_relattention {
     const int32_t *cu;             /* [n_seqs + 1] */
     int64_t n_seqs, n_heads, dim, max_seqlen;
     float scale;
+    struct s2s_draw draw; /* its rows [n, 2] */
+    int64_t first_head;
     void *workspace; /* relattention_workspace bytes */
 };
 

@@ -14,7 +14,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/attention_bf16.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/draw.h"
 
 enum { Q_BLOCK = 64, K_BLOCK = 256 };
 _Static_assert(Q_BLOCK % (int)CPU_ATT_ROWS == 0, "a block of queries is whole rows of theirs");
@@ -311,6 +311,17 @@ static void scale_rows(float *o, int64_t ld, const float *factors, int64_t n_q, 
     }
 }
 
+/* Leaves out of what query i of the block sees, row [n] from key lo of it on. */
+static void drop_row(const struct s2s_k_attention *args, const struct block *blk, int64_t head,
+                     int64_t i, int64_t lo, int64_t n, float *row)
+{
+    if (!args->draw.rows)
+        return;
+    const struct cpu_draw draw =
+        cpu_draw(&args->draw, blk->q0 + i, (uint32_t)(1 + args->first_head + head));
+    cpu_drop_scores(&draw, args->k_at + blk->k0 + lo, n, row);
+}
+
 /* P of a block, not divided by the sums, of which inverse[] gets the inverses. */
 static void soften(const struct s2s_k_attention *args, const struct block *blk, int64_t head,
                    float *scores, float *inverse)
@@ -321,6 +332,7 @@ static void soften(const struct s2s_k_attention *args, const struct block *blk, 
         visible(args, blk, i, &lo, &hi);
         float max, sum = softmax_row(scores + i * stride, lo, hi, n_k, &max);
         inverse[i] = sum > 0 ? 1.0f / sum : 0;
+        drop_row(args, blk, head, i, lo, hi - lo, scores + i * stride + lo);
         if (args->lse)
             args->lse[(blk->q0 + i) * args->n_heads + head] = sum > 0 ? max + logf(sum) : -INFINITY;
     }
@@ -468,7 +480,8 @@ static void row_sums(const struct s2s_k_attention_backward *args, const struct b
                                     : product_sum(args, blk->q0 + i, head, false);
 }
 
-/* p: scores, then P; dp: its gradient, then that of the scores. Zeros where nothing is visible. */
+/* p: scores, then P (with what is left out); dp: its gradient, then that of the scores. Zeros where
+ * nothing is visible. */
 static void backward_scores(const struct s2s_k_attention_backward *args, const struct block *blk,
                             int64_t head, float *p, float *dp)
 {
@@ -478,6 +491,7 @@ static void backward_scores(const struct s2s_k_attention_backward *args, const s
         visible(&args->forward, blk, i, &lo, &hi);
         const int64_t n = hi - lo;
         float *pi = p + i * stride + lo, *dpi = dp + i * stride + lo, sum, delta;
+        drop_row(&args->forward, blk, head, i, lo, n, dpi);
         row_sums(args, blk, head, i, n, pi, dpi, &sum, &delta);
         const float inverse = sum > 0 ? 1.0f / sum : 0;
 #pragma omp simd
@@ -486,6 +500,7 @@ static void backward_scores(const struct s2s_k_attention_backward *args, const s
             pi[j] = e;
             dpi[j] = e * (dpi[j] - delta);
         }
+        drop_row(&args->forward, blk, head, i, lo, n, pi);
         memset(p + i * stride, 0, (size_t)lo * sizeof *p);
         memset(dp + i * stride, 0, (size_t)lo * sizeof *dp);
         memset(pi + n, 0, (size_t)(blk->n_k - hi) * sizeof *pi);

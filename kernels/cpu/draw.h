@@ -1,4 +1,5 @@
-/* Words of Philox4x32-10 for many blocks of one row: vector code. */
+/* Words of Philox4x32-10 for many blocks of one row as vector code, and rows of scores without some
+ * of their elements. */
 #ifndef S2S_KERNELS_CPU_DRAW_H
 #define S2S_KERNELS_CPU_DRAW_H
 
@@ -42,6 +43,25 @@ CPU_INLINE void cpu_draw_words(uint32_t *restrict words, const struct cpu_draw *
         words[4 * b + 1] = c1;
         words[4 * b + 2] = c2;
         words[4 * b + 3] = c3;
+    }
+}
+
+/* Leaves out of p[0..n): element j is at[j], or, where at is NULL, j. */
+static inline void cpu_drop_scores(const struct cpu_draw *draw, const int32_t *at, int64_t n,
+                                   float *p)
+{
+    uint32_t words[CPU_DRAW_WORDS];
+    for (int64_t j = 0; j < n;) {
+        const int64_t e = at ? at[j] : j, skip = e % 4;
+        int64_t run = n - j < CPU_DRAW_WORDS - skip ? n - j : CPU_DRAW_WORDS - skip, i = 1;
+        while (at && i < run && at[j + i] == e + i)
+            i++;
+        run = at ? i : run;
+        cpu_draw_words(words, draw, (uint32_t)(e / 4));
+#pragma omp simd
+        for (i = 0; i < run; i++)
+            p[j + i] = words[skip + i] < draw->limit ? 0.0f : draw->scale * p[j + i];
+        j += run;
     }
 }
 

@@ -12,7 +12,7 @@
  */
 #include <omp.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/draw.h"
 
 enum { Q_BLOCK = 64, MAX_GROUPS = 4 };
 
@@ -161,6 +161,15 @@ static float softmax_row(float *restrict s, const float *restrict shifted, int64
     return sum;
 }
 
+static void drop_row(const fwd_args *args, int64_t row, int64_t head, int64_t n, float *p)
+{
+    if (!args->draw.rows)
+        return;
+    const struct cpu_draw draw =
+        cpu_draw(&args->draw, row, (uint32_t)(1 + args->first_head + head));
+    cpu_drop_scores(&draw, NULL, n, p);
+}
+
 static void forward_block(const fwd_args *args, const struct block *blk, int64_t head,
                           const struct work *w)
 {
@@ -173,6 +182,7 @@ static void forward_block(const fwd_args *args, const struct block *blk, int64_t
         float max, sum = softmax_row(w->s + i * stride, shifted_row(args, blk, w->shifted, i),
                                      blk->n_k, &max);
         inverse[i] = 1.0f / sum;
+        drop_row(args, blk->q0 + i, head, blk->n_k, w->s + i * stride);
         if (args->lse)
             args->lse[(blk->q0 + i) * args->n_heads + head] = max + logf(sum);
     }
@@ -272,6 +282,7 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
               *dp = w->dp + i * score_stride(f);
         const float *shifted = shifted_row(f, blk, w->f.shifted, i);
         float *row = w->dshifted + i * shift_stride(f), *ds = shifted_row(f, blk, w->dshifted, i);
+        drop_row(f, blk->q0 + i, head, blk->n_k, dp);
         /* the row's own sums, so that roundings of lse and dp do not stay in dS */
 #pragma omp simd reduction(+ : sum, delta)
         for (int64_t j = 0; j < blk->n_k; j++) {
@@ -290,6 +301,7 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
             dp[j] = d;
             ds[j] = d;
         }
+        drop_row(f, blk->q0 + i, head, blk->n_k, p);
     }
 }
 

@@ -73,6 +73,7 @@ const struct s2s_spans_cp *model_spans_cp_window(const struct s2s_model *model,
                              model->par->cp_comm);
     if (window > 0)
         s2s_op_spans_cp_window(pass->tape, spans, batch->cu_seqlens, batch->n_seqs, window);
+    model_name_spans_cp(pass, spans, n_rows);
     free(order);
     return spans;
 }

@@ -170,9 +170,12 @@ struct s2s_spans model_spans(const struct s2s_pass *pass, int64_t n_rows)
     const struct s2s_batch *batch = pass->batch;
     if (pass->fwd->decode)
         return spans_of_caches(pass);
-    if (n_rows > batch->n_tokens)
-        return spans_of_rows(pass, n_rows);
-    return s2s_op_spans(pass->tape, batch->cu_seqlens, batch->cu_seqlens, batch->n_seqs, true);
+    struct s2s_spans spans =
+        n_rows > batch->n_tokens
+            ? spans_of_rows(pass, n_rows)
+            : s2s_op_spans(pass->tape, batch->cu_seqlens, batch->cu_seqlens, batch->n_seqs, true);
+    model_name_spans(pass, &spans, n_rows);
+    return spans;
 }
 
 struct s2s_tensor *model_cache_rows(const struct s2s_pass *pass)

@@ -29,6 +29,19 @@ int model_read_dropout(double *rate, struct s2s_model *model, const char *key, d
     return 0;
 }
 
+int model_read_attention_dropout(double *rate, struct s2s_model *model, double said,
+                                 struct s2s_error *err)
+{
+    static const char key[] = "attention_dropout";
+    int rc = model_read_dropout(rate, model, key, said, err);
+    if (rc < 0 || *rate <= 0 || model->params->device->kernels->has_attention_dropout)
+        return rc;
+    const struct s2s_conf *node = s2s_conf_find(model->conf, key);
+    rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, node ? node : model->conf,
+                        "dropout of %g inside of attention, which this device has not", *rate);
+    return s2s_error_hint(err, rc, "set attention and encoder_attention of train.dropout to 0");
+}
+
 /* Two words a row. */
 static void name_row(int32_t *to, uint64_t draws, int64_t place)
 {
@@ -42,16 +55,37 @@ static struct s2s_tensor *upload(struct s2s_tape *tape, const int32_t *names, in
     return s2s_tape_upload(tape, S2S_I32, 2, (int64_t[]){n, 2}, names);
 }
 
+/* The ranks over which the sequences of a pass are cut; NULL: they are whole. */
+static const struct s2s_group *cutting(const struct s2s_pass *pass)
+{
+    const struct s2s_group *cp = pass->model->par->cp;
+    return s2s_group_size(cp) > 1 ? cp : NULL;
+}
+
+/* Where slot i of the n that a rank has of a sequence stands in the whole: the two chunks of
+ * struct s2s_spans_cp. */
+static int64_t place_of(int64_t i, int64_t n, int size, int rank)
+{
+    const int64_t chunk = n / 2;
+    if (size == 1)
+        return i;
+    return i < chunk ? rank * chunk + i : (2 * size - 1 - rank) * chunk + i - chunk;
+}
+
 void model_name_rows(struct s2s_pass *pass)
 {
     const struct s2s_batch *b = pass->batch;
+    const struct s2s_group *cp = cutting(pass);
     if (!pass->model->draws || !b->draws || !b->cu_seqlens || pass->fwd->decode)
         return;
     const int64_t n = s2s_nn_rows(&pass->tp, b->n_tokens);
     int32_t *names = s2s_xcalloc((size_t)(2 * n + 1), sizeof *names);
-    for (int64_t s = 0; s < b->n_seqs; s++)
-        for (int64_t t = b->cu_seqlens[s]; t < b->cu_seqlens[s + 1]; t++)
-            name_row(names + 2 * t, b->draws[s], b->position_ids[t]);
+    for (int64_t s = 0; s < b->n_seqs; s++) {
+        const int64_t first = b->cu_seqlens[s], len = b->cu_seqlens[s + 1] - first;
+        for (int64_t i = 0; i < len; i++)
+            name_row(names + 2 * (first + i), b->draws[s],
+                     place_of(i, len, s2s_group_size(cp), s2s_group_rank(cp)));
+    }
     pass->tp.inside = pass->tp.outside = upload(pass->tape, names, n);
     if (pass->tp.sp) {
         const int64_t own = n / s2s_group_size(pass->tp.group);
@@ -59,6 +93,65 @@ void model_name_rows(struct s2s_pass *pass)
             upload(pass->tape, names + 2 * own * s2s_group_rank(pass->tp.group), own);
     }
     free(names);
+}
+
+/* I32 [n_rows]: places of the keys of a rank of so many, each with its chunks of the bounds; of one
+ * alone all of sequences `factor` times as long. */
+static void place_keys(int32_t *at, const struct s2s_batch *b, int factor, int size, int rank)
+{
+    for (int64_t s = 0; s < b->n_seqs; s++) {
+        const int64_t first = b->cu_seqlens[s] * factor,
+                      len = b->cu_seqlens[s + 1] * factor - first;
+        for (int64_t i = 0; i < len; i++)
+            at[first + i] = (int32_t)place_of(i, len, size, rank);
+    }
+}
+
+void model_name_spans(const struct s2s_pass *pass, struct s2s_spans *spans, int64_t n_rows)
+{
+    if (!pass->tp.inside)
+        return;
+    int32_t *at = s2s_xcalloc((size_t)n_rows + 1, sizeof *at);
+    place_keys(at, pass->batch, 1, 1, 0);
+    spans->names = pass->tp.inside;
+    spans->k_at = s2s_tape_upload_i32(pass->tape, at, n_rows);
+    free(at);
+}
+
+/* All rows of all ranks, in order. */
+static struct s2s_tensor *name_all(const struct s2s_pass *pass, int64_t n_rows, int size)
+{
+    const struct s2s_batch *b = pass->batch;
+    int32_t *names = s2s_xcalloc((size_t)(2 * n_rows * size + 1), sizeof *names);
+    for (int64_t s = 0; s < b->n_seqs; s++)
+        for (int64_t t = b->cu_seqlens[s] * size; t < b->cu_seqlens[s + 1] * size; t++)
+            name_row(names + 2 * t, b->draws[s], t - b->cu_seqlens[s] * size);
+    struct s2s_tensor *rows = upload(pass->tape, names, n_rows * size);
+    free(names);
+    return rows;
+}
+
+void model_name_spans_cp(const struct s2s_pass *pass, struct s2s_spans_cp *cp, int64_t n_rows)
+{
+    const int size = s2s_group_size(cp->group);
+    if (!pass->tp.inside)
+        return;
+    int32_t *at = s2s_xcalloc((size_t)(n_rows * size) + 1, sizeof *at);
+    for (int r = 0; cp->comm == S2S_CP_P2P && r < size; r++)
+        place_keys(at + r * n_rows, pass->batch, 1, size, r);
+    if (cp->comm != S2S_CP_P2P)
+        place_keys(at, pass->batch, size, 1, 0);
+    struct s2s_tensor *k_at = s2s_tape_upload_i32(pass->tape, at, n_rows * size);
+    free(at);
+    cp->own.names = cp->lower.names = cp->higher.names = pass->tp.inside;
+    if (cp->comm == S2S_CP_ALL_TO_ALL)
+        cp->own.names = name_all(pass, n_rows, size);
+    if (cp->comm == S2S_CP_P2P)
+        cp->k_at = k_at;
+    else
+        cp->own.k_at = k_at;
+    for (int i = 0; cp->chunks && i < 2 * size; i++)
+        cp->chunks[i].names = pass->tp.inside;
 }
 
 struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_media *media,

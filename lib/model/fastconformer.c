@@ -126,6 +126,9 @@ static int read_dropout(struct config *c, struct s2s_model *model, struct s2s_er
                                  has_input ? "dropout_pre_encoder" : "dropout", said.input, err)) <
             0)
         return rc;
+    if ((rc = model_read_attention_dropout(&c->block.attention_dropout, model,
+                                           said.encoder_attention, err)) < 0)
+        return rc;
     return model_read_dropout(&c->positions_dropout, model, "dropout_positions", said.positions,
                               err);
 }

@@ -32,6 +32,7 @@ struct llama {
     struct layer *layers;
     struct s2s_nn_rmsnorm norm;
     double dropout; /* of embeddings, and of what layers add */
+    double attention_dropout;
     struct s2s_nn_dropout after_embed;
 };
 
@@ -108,6 +109,7 @@ static void build_layer(struct s2s_model *model, struct llama *m, int idx)
                                            .o_bias = c->o_bias,
                                            .qk_norm = c->family == QWEN3 || c->family == QWEN3_MOE,
                                            .eps = c->eps,
+                                           .dropout = m->attention_dropout,
                                            .shape = {.n_heads = c->n_heads,
                                                      .n_kv_heads = c->n_kv_heads,
                                                      .dim = c->head_dim,
@@ -200,7 +202,9 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
         (rc = keep_own_head(model, &c->tied, err)) < 0)
         return rc;
     if ((rc = model_read_dropout(&m->dropout, model, NULL, model_said_dropout(model).hidden, err)) <
-        0)
+            0 ||
+        (rc = model_read_attention_dropout(&m->attention_dropout, model,
+                                           model_said_dropout(model).attention, err)) < 0)
         return rc;
     model->draws |= model->options.lora && model->options.lora->dropout > 0;
     m->after_embed = (struct s2s_nn_dropout){(float)m->dropout, s2s_rng_name("embed")};

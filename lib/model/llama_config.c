@@ -63,7 +63,7 @@ static const struct model_key keys[] = {
      "it is not implemented; losses of balance are the recipe's (train.moe_aux_loss_coeff)"},
     {"router_jitter_noise", MODEL_KEY_OFF, X, NULL, NULL},
     {"pretraining_tp", MODEL_KEY_QUIET, ALL, NULL, NULL},
-    {"attention_dropout", MODEL_KEY_OFF, ALL, NULL, NULL},
+    {"attention_dropout", MODEL_KEY_READ, ALL, NULL, NULL},
     {"hidden_activation", MODEL_KEY_FIXED, G, "gelu_pytorch_tanh",
      "it is not read; hidden_act says the activation"},
     {"use_bidirectional_attention", MODEL_KEY_OFF, G, NULL,

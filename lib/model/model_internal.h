@@ -49,8 +49,14 @@ struct s2s_dropout_rates model_said_dropout(const struct s2s_model *model);
  * out. */
 int model_read_dropout(double *rate, struct s2s_model *model, const char *key, double said,
                        struct s2s_error *err);
+/* The same of what queries see, at attention_dropout; UNSUPPORTED on a device that has it not. */
+int model_read_attention_dropout(double *rate, struct s2s_model *model, double said,
+                                 struct s2s_error *err);
 /* The pass' names of rows, of the slots of a batch that draws; none of another one. */
 void model_name_rows(struct s2s_pass *pass);
+/* What attention of that pass draws by, in its spans of rows up to n_rows. */
+void model_name_spans(const struct s2s_pass *pass, struct s2s_spans *spans, int64_t n_rows);
+void model_name_spans_cp(const struct s2s_pass *pass, struct s2s_spans_cp *cp, int64_t n_rows);
 /* Names of the rows cu[k] .. cu[k + 1] (host) of each clip of the list, from its first on; NULL
  * where the batch does not draw. */
 struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_media *media,

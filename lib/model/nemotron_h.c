@@ -24,6 +24,7 @@ enum mixer { MAMBA, ATTENTION, MLP, EXPERTS };
 struct config {
     int64_t vocab, width, inner, n_layers, pad;
     double eps, init_std;
+    double dropout, attention_dropout; /* of embeddings and what layers add; of what queries see */
     bool mlp_bias;
     enum s2s_act act;
     enum mixer *mixers; /* [n_layers] */
@@ -49,7 +50,6 @@ struct nemotron {
     struct s2s_nn_table embed, head;
     struct layer *layers;
     struct s2s_nn_rmsnorm norm;
-    double dropout; /* of embeddings, and of what layers add */
     struct s2s_nn_dropout after_embed;
 };
 
@@ -257,7 +257,7 @@ static const struct model_key keys[] = {
     {"mamba_proj_bias", MODEL_KEY_OFF, 1, NULL, "it is not implemented; use_bias says the biases"},
     {"residual_in_fp32", MODEL_KEY_OFF, 1, NULL, NULL},
     {"tie_word_embeddings", MODEL_KEY_OFF, 1, NULL, NULL},
-    {"attention_dropout", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"attention_dropout", MODEL_KEY_READ, 1, NULL, NULL},
     {"hidden_dropout", MODEL_KEY_READ, 1, NULL, NULL},
     /* the one shared expert is as wide as moe_shared_expert_intermediate_size says */
     {"n_shared_experts", MODEL_KEY_QUIET, 1, NULL, NULL},
@@ -373,9 +373,10 @@ static void init_mixer(struct layer *layer, const struct s2s_nn_ctx *ctx, const 
         s2s_nn_mamba_init(&layer->mamba, ctx, &c->mamba);
         break;
     case ATTENTION:
-        s2s_nn_attention_init(
-            &layer->attention, ctx,
-            &(struct s2s_nn_attention_options){.width = c->width, .shape = c->attention});
+        s2s_nn_attention_init(&layer->attention, ctx,
+                              &(struct s2s_nn_attention_options){.width = c->width,
+                                                                 .dropout = c->attention_dropout,
+                                                                 .shape = c->attention});
         break;
     case MLP:
         s2s_nn_plain_mlp_init(&layer->mlp, ctx, c->width, c->inner, c->act, c->mlp_bias);
@@ -405,7 +406,7 @@ static void build_layer(struct s2s_model *model, struct nemotron *m, int idx)
     s2s_nn_rmsnorm_init(&layer->norm, &ctx, "norm", c->width, c->eps, 0,
                         s2s_nn_outside(model->par));
     ctx.place = mixer;
-    layer->dropout = s2s_nn_dropout_at(&ctx, "dropout", m->dropout);
+    layer->dropout = s2s_nn_dropout_at(&ctx, "dropout", c->dropout);
     init_mixer(layer, &ctx, c);
     free(mixer);
     free(place);
@@ -458,11 +459,13 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
         (rc = check_ranks(model, c, err)) < 0 ||
         (rc = model_check_cp(model, c->attention.n_heads, c->attention.n_kv_heads, err)) < 0)
         return rc;
-    if ((rc = model_read_dropout(&m->dropout, model, "hidden_dropout",
-                                 model_said_dropout(model).hidden, err)) < 0)
+    if ((rc = model_read_dropout(&c->dropout, model, "hidden_dropout",
+                                 model_said_dropout(model).hidden, err)) < 0 ||
+        (rc = model_read_attention_dropout(&c->attention_dropout, model,
+                                           model_said_dropout(model).attention, err)) < 0)
         return rc;
     model->draws |= model->options.lora && model->options.lora->dropout > 0;
-    m->after_embed = (struct s2s_nn_dropout){(float)m->dropout, s2s_rng_name("embed")};
+    m->after_embed = (struct s2s_nn_dropout){(float)c->dropout, s2s_rng_name("embed")};
     model->vocab_size = c->vocab;
     model->hidden_size = c->width;
     model->pad_token_id = (int32_t)c->pad;

@@ -192,6 +192,7 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias,
                        S2S_NN_ROW);
+    layer->probabilities = s2s_nn_dropout_at(ctx, "self_attn.probabilities", o->attention_dropout);
     layer->inside_ff1 = s2s_nn_dropout_at(ctx, "feed_forward1.inner", o->inner_dropout);
     layer->after_ff1 = s2s_nn_dropout_at(ctx, "feed_forward1", o->dropout);
     layer->after_attention = s2s_nn_dropout_at(ctx, "self_attn", o->dropout);
@@ -255,6 +256,10 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conf
         .p = s2s_nn_linear(tape, &layer->relative_k, clips->positions),
         .u = layer->u->tensor,
         .v = layer->v->tensor,
+        .dropout = {.rate = layer->probabilities.rate,
+                    .site = layer->probabilities.site,
+                    .rows = clips->tp.inside,
+                    .first = s2s_group_rank(clips->tp.group) * s2s_tensor_rows(layer->u->tensor)},
     };
     s2s_tape_discard(tape, x);
     x = s2s_op_relattention(tape, &in, &clips->seqs);

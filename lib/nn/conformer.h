@@ -40,6 +40,7 @@ struct s2s_nn_conformer_options {
     bool convolution_bias;
     /* shares that are left out: of what a part adds, inside of a feed-forward */
     double dropout, inner_dropout;
+    double attention_dropout; /* of what queries see */
 };
 
 struct s2s_nn_conformer {
@@ -49,6 +50,7 @@ struct s2s_nn_conformer {
     struct s2s_param *u, *v; /* bias_u, bias_v [n_heads, dim] */
     struct s2s_param *point1_w, *point1_b, *depth_w, *depth_b, *point2_w, *point2_b;
     struct s2s_param *bn_gain, *bn_bias, *bn_mean, *bn_var;
+    struct s2s_nn_dropout probabilities;
     struct s2s_nn_dropout inside_ff1, after_ff1, after_attention, after_conv, inside_ff2, after_ff2;
 };
 void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,

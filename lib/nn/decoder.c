@@ -78,7 +78,11 @@ void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_c
     const unsigned flags = ranks > 1 ? S2S_PARAM_SP_SUM : 0;
     *layer = (struct s2s_nn_attention){
         .shape = *shape, .qk_norm = options->qk_norm, .n_sharing = ranks > n_kv ? ranks / n_kv : 1};
+    const struct s2s_nn_dropout drop = s2s_nn_dropout_at(ctx, "probabilities", options->dropout);
+    layer->shape.dropout = drop.rate;
+    layer->shape.site = drop.site;
     layer->shape.n_heads /= ranks;
+    layer->shape.first_head = s2s_group_rank(ctx->par->tp) * layer->shape.n_heads;
     layer->shape.n_kv_heads = ranks > n_kv ? 1 : n_kv / ranks;
     s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias,
                        S2S_NN_COLUMN);

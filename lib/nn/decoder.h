@@ -55,7 +55,8 @@ struct s2s_nn_attention {
 struct s2s_nn_attention_options {
     int64_t width;
     bool qkv_bias, o_bias, qk_norm;
-    double eps; /* of q_norm, k_norm */
+    double eps;     /* of q_norm, k_norm */
+    double dropout; /* share of what queries see that is left out */
     struct s2s_attention_shape shape;
 };
 void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_ctx *ctx,

@@ -262,6 +262,7 @@ static struct attention own_heads(const struct attention *a)
     struct attention own = *a;
     own.shape.n_heads /= size;
     own.shape.n_kv_heads /= size;
+    own.shape.first_head += a->cp->group->rank * own.shape.n_heads;
     own.q_width /= size;
     own.kv_width /= size;
     own.q = own.in;
@@ -386,12 +387,24 @@ static int spans_at(const struct attention *a, int step, const struct s2s_spans 
     return 2;
 }
 
+/* The call of a part of a step, whose keys are another rank's. */
+static struct s2s_k_attention arguments_at(const struct attention *a, int step,
+                                           const struct s2s_spans *spans)
+{
+    const struct s2s_group *group = a->cp->group;
+    struct s2s_k_attention args = arguments(a, spans);
+    if (a->cp->k_at)
+        args.k_at = (const int32_t *)a->cp->k_at->data +
+                    a->cp->n * ((group->rank + group->size - step) % group->size);
+    return args;
+}
+
 /* The output of the first keys, or that of more of them, which is merged: o and lse of all rows. */
-static void add_keys(struct s2s_tape *tape, const struct attention *a,
+static void add_keys(struct s2s_tape *tape, const struct attention *a, int step,
                      const struct s2s_spans *spans, struct s2s_mat kv,
                      const struct s2s_k_attention_merge *merge)
 {
-    struct s2s_k_attention args = arguments(a, spans);
+    struct s2s_k_attention args = arguments_at(a, step, spans);
     take_kv(a, kv, &args.k, &args.v);
     if (merge) {
         args.o = merge->part;
@@ -421,7 +434,7 @@ static void ring_forward(struct s2s_tape *tape, const struct attention *a)
         start(tape, &ring, list, last ? 0 : add_messages(list, &ring, kv, ring.kv[1 - step % 2]));
         for (int i = 0; i < n_parts; i++)
             if (step + i == 0 || spans[i]->n_spans > 0)
-                add_keys(tape, a, spans[i], kv, step + i == 0 ? NULL : &merge);
+                add_keys(tape, a, step, spans[i], kv, step + i == 0 ? NULL : &merge);
         wait_for(tape, &ring);
     }
     s2s_tape_scratch_release(tape, before);
@@ -438,7 +451,7 @@ static void run_parts(struct s2s_tape *tape, const struct attention *a, int step
     for (int i = 0; i < n_parts; i++) {
         if (i > 0 && spans[i]->n_spans == 0)
             continue;
-        part.forward = arguments(a, spans[i]);
+        part.forward = arguments_at(a, step, spans[i]);
         take_kv(a, kv, &part.forward.k, &part.forward.v);
         part.accumulate_dq = args->accumulate_dq || i > 0;
         part.accumulate_dk = part.accumulate_dv = i > 0;

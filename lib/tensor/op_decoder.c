@@ -252,6 +252,8 @@ struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
                                         const struct s2s_attention_shape *shape)
 {
     const struct s2s_span *table = spans->table->data;
+    const struct s2s_dropout drop = {
+        .rate = shape->dropout, .site = shape->site, .rows = spans->names};
     return (struct s2s_k_attention){.spans = table,
                                     .groups = (const int32_t *)(table + spans->n_spans),
                                     .n_spans = spans->n_spans,
@@ -265,7 +267,10 @@ struct s2s_k_attention tensor_attention(const struct s2s_spans *spans,
                                     .max_k = spans->max_k,
                                     .window = shape->window,
                                     .scale = shape->scale != 0 ? shape->scale
-                                                               : 1.0f / sqrtf((float)shape->dim)};
+                                                               : 1.0f / sqrtf((float)shape->dim),
+                                    .draw = tensor_draw(&drop),
+                                    .k_at = spans->k_at ? spans->k_at->data : NULL,
+                                    .first_head = shape->first_head};
 }
 
 /* node: in q, k, v; saved the arguments of the forward */

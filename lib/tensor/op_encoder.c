@@ -435,7 +435,9 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                         .n_heads = n_heads,
                                         .dim = dim,
                                         .max_seqlen = seqs->max_seqlen,
-                                        .scale = 1.0f / sqrtf((float)dim)};
+                                        .scale = 1.0f / sqrtf((float)dim),
+                                        .draw = tensor_draw(&in->dropout),
+                                        .first_head = in->dropout.first};
     if (record)
         args->lse = tensor_floats(tape, n, n_heads);
     args->workspace =

@@ -108,6 +108,9 @@ struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, in
 struct s2s_spans {
     struct s2s_tensor *table; /* I32: the spans, then where their groups begin */
     int64_t n_spans, n_groups, n_q, n_k, max_q, max_k;
+    /* for dropout, or NULL: names of the queries (struct s2s_dropout), I32 [n_q, 2], and where each
+     * key stands in its sample, I32 [n_k] */
+    struct s2s_tensor *names, *k_at;
 };
 /* Of packed sequences: host bounds cu_q, cu_k [n_seqs + 1], equal but where a cache has more keys
  * than queries. causal: the last query sees the last key; else every query sees every key. */
@@ -118,6 +121,11 @@ struct s2s_attention_shape {
     int64_t n_heads, n_kv_heads, dim;
     int64_t window; /* how many keys a query sees at most; 0: all that the spans say */
     float scale;    /* 0: 1/sqrt(dim) */
+    /* share of what queries see that is left out, where spans have names; its site; of all heads
+     * the one that is the first here */
+    float dropout;
+    uint64_t site;
+    int64_t first_head;
 };
 /* o [n_q, n_heads * dim] of q [n_q, n_heads * dim], k, v [n_k, n_kv_heads * dim]. */
 struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
@@ -150,6 +158,9 @@ struct s2s_spans_cp {
      * rank, of which our queries see those that are near; NULL: no layer has one */
     struct s2s_spans *chunks;
     int64_t window;
+    struct s2s_tensor
+        *k_at; /* p2p, for dropout: I32 [R, n] where the keys of each rank stand; or NULL
+                */
 };
 /*
  * Of this rank's bounds cu (host [n_seqs + 1], all even) among its n rows; those behind the last
@@ -253,6 +264,7 @@ struct s2s_tensor *s2s_op_relpos_table(struct s2s_tape *tape, int64_t n, int64_t
  */
 struct s2s_relattention_inputs {
     struct s2s_tensor *q, *k, *value, *p, *u, *v;
+    struct s2s_dropout dropout; /* of what queries see; its first is a head */
 };
 struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                        const struct s2s_relattention_inputs *in,

@@ -249,9 +249,11 @@ static int read_dropout(struct s2s_recipe *r, struct s2s_error *err)
         const char *key;
         double *rate;
     } rates[] = {{"hidden", &d->hidden},
+                 {"attention", &d->attention},
                  {"encoder", &d->encoder},
                  {"encoder_input", &d->input},
-                 {"encoder_positions", &d->positions}};
+                 {"encoder_positions", &d->positions},
+                 {"encoder_attention", &d->encoder_attention}};
     enum { N = sizeof rates / sizeof *rates };
     const struct s2s_conf *node = s2s_conf_find(r->conf, "train.dropout");
     const char *names[N + 1] = {NULL};

@@ -200,7 +200,7 @@ edited() {
     run edited qwen2 '.author = "x" | .remark = "y"'
     [ "$status" -eq 0 ]
     says "model/config.json: keys that are not known, and not read: author, remark"
-    for key in attention_bias residual_in_fp32 tie_word_embeddings hidden_dropout attention_dropout mamba_proj_bias; do
+    for key in attention_bias residual_in_fp32 tie_word_embeddings mamba_proj_bias; do
         exits 1 edited nemotron_h ".$key = true"
         says "$key: "
         says "not implemented"
@@ -214,8 +214,8 @@ edited() {
     says "attention_bias"
     exits 1 edited llama_linear '.sliding_window = 4'
     says "sliding_window"
-    exits 1 edited llama_linear '.attention_dropout = 0.1'
-    says "attention_dropout: it is not implemented"
+    exits 1 edited llama_linear '.attention_dropout = 1.5'
+    says "attention_dropout: expected a share of at least 0 and below 1, found 1.5"
     exits 1 edited llama_linear '.quantization_config = {bits: 4}'
     says "quantization_config"
     exits 1 edited llama_linear 'del(.vocab_size, .num_hidden_layers)'

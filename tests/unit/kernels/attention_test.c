@@ -61,6 +61,25 @@ static int64_t find_spans(struct s2s_span *spans, int32_t *groups, const struct 
     return s2s_spans_group(groups, spans, p->n_spans ? p->n_spans : p->n_seqs);
 }
 
+/* What is left out of what queries see, in these cases: a share, and where keys stand. */
+static float share;
+static const uint64_t KEY = 0x123456789abcdef0U;
+enum { FIRST_HEAD = 3, N_PLACES = 4096 };
+
+static int32_t place(int64_t key)
+{
+    return (int32_t)(key < 37 ? key + 501 : key - 36);
+}
+
+static double kept(int64_t row, int64_t head, int64_t key)
+{
+    if (share == 0)
+        return 1;
+    return stays(row, place(key), 1 + FIRST_HEAD + head, KEY, (double)share)
+               ? 1 / (1 - (double)share)
+               : 0;
+}
+
 static float scale_of(const struct problem *p)
 {
     return p->dim < 64 ? 0.4f : 1 / sqrtf((float)p->dim);
@@ -102,7 +121,8 @@ static void reference(const struct problem *p, const double *q, const double *ke
                 sum += z[j] = exp(z[j] - max);
             for (int64_t j = 0; j < s->nk; j++)
                 for (int64_t c = 0; c < d; c++)
-                    o[row * wq + h * d + c] += z[j] / sum * v[(s->k0 + j) * wk + kv * d + c];
+                    o[row * wq + h * d + c] +=
+                        z[j] / sum * kept(row, h, s->k0 + j) * v[(s->k0 + j) * wk + kv * d + c];
             if (lse)
                 lse[row * p->n_heads + h] = max + log(sum);
         }
@@ -166,6 +186,14 @@ static struct s2s_k_attention arguments(struct run *r)
     }
     args.spans = in(r->spans, sizeof r->spans);
     args.groups = in(r->groups, sizeof r->groups);
+    if (share > 0) {
+        static int32_t places[N_PLACES];
+        for (int64_t i = 0; i < args.n_k; i++)
+            places[i] = place(i);
+        args.draw = draw_of(args.n_q, KEY, share);
+        args.k_at = in(places, (size_t)args.n_k * sizeof *places);
+        args.first_head = FIRST_HEAD;
+    }
     return args;
 }
 
@@ -276,6 +304,18 @@ static void backward_agrees_with_differences(void **state)
             free(before[j]);
         tear_down(&r);
     }
+}
+
+static void what_is_left_out_is_left_out_of_gradients_too(void **state)
+{
+    if (!k->has_attention_dropout) {
+        print_message("%s: attention has no dropout\n", k->name);
+        skip();
+    }
+    share = 0.3f;
+    forward_agrees_with_the_definition(state);
+    backward_agrees_with_differences(state);
+    share = 0;
 }
 
 /* The other bytes of gradients without accumulation: what was there does not matter. */
@@ -551,6 +591,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_agrees_with_the_definition),
         cmocka_unit_test(backward_agrees_with_differences),
+        cmocka_unit_test(what_is_left_out_is_left_out_of_gradients_too),
         cmocka_unit_test(rows_in_no_span_get_nothing),
         cmocka_unit_test(the_tail_of_a_pack_is_not_read),
         cmocka_unit_test(chunks_of_ranks_make_up_the_whole),

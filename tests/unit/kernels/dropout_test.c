@@ -3,34 +3,11 @@
 
 static const uint64_t KEY = 0x123456789abcdef0U;
 
-/* Names of rows: device memory of [rows, 2]. */
-static uint32_t *names(int64_t rows)
-{
-    uint32_t *name = s2s_xmalloc((size_t)(2 * rows + 1) * sizeof *name);
-    for (int64_t r = 0; r < rows; r++) {
-        const uint64_t all = S2S_RNG_KEY(7, (uint64_t)r / 2, (uint64_t)r);
-        name[2 * r] = (uint32_t)all;
-        name[2 * r + 1] = (uint32_t)(all >> 32);
-    }
-    return name;
-}
-
-static bool stays(const uint32_t *name, int64_t e, double rate)
-{
-    uint32_t out[4];
-    s2s_rng_philox(out, (uint32_t[]){name[0], name[1], (uint32_t)(e / 4), 0},
-                   (uint32_t[]){(uint32_t)KEY, (uint32_t)(KEY >> 32)});
-    return out[e % 4] >= (uint32_t)(rate * 0x1p32);
-}
-
 static void call(float *x, float *y, int64_t rows, int64_t cols, int64_t stride, int64_t first,
-                 const uint32_t *name, float rate, bool accumulate)
+                 float rate, bool accumulate)
 {
-    const uint32_t *there = in(name, (size_t)(2 * rows) * sizeof *name);
-    k->dropout(
-        &queue,
-        &(struct s2s_k_dropout){
-            mat(x, stride), mat(y, stride), rows, cols, first, {there, KEY, rate}, accumulate});
+    k->dropout(&queue, &(struct s2s_k_dropout){mat(x, stride), mat(y, stride), rows, cols, first,
+                                               draw_of(rows, KEY, rate), accumulate});
     done();
 }
 
@@ -38,19 +15,17 @@ static void one(int64_t rows, int64_t cols, int64_t first, float rate, bool accu
 {
     const int64_t stride = cols + cols % 2;
     float *x = values(rows, cols, stride, 1), *y = same ? x : values(rows, cols, stride, 2);
-    uint32_t *name = names(rows);
     double *want = s2s_xmalloc((size_t)(rows * cols + 1) * sizeof *want);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
             const double v = x[r * stride + c], to = accumulate ? y[r * stride + c] : 0;
-            want[r * cols + c] = to + (stays(name + 2 * r, first + c, rate) ? v / (1 - rate) : 0);
+            want[r * cols + c] = to + (stays(r, first + c, 0, KEY, rate) ? v / (1 - rate) : 0);
         }
-    call(x, y, rows, cols, stride, first, name, rate, accumulate);
+    call(x, y, rows, cols, stride, first, rate, accumulate);
     close_to("y", y, want, rows, cols, stride, 1e-6);
     free(x);
     if (!same)
         free(y);
-    free(name);
     free(want);
 }
 
@@ -71,13 +46,12 @@ static void the_rate_is_that_share_and_the_mean_stays(void **state)
     for (int i = 0; i < 2; i++) {
         const double p = rates[i];
         float *x = values(ROWS, COLS, COLS, 1), *y = values(ROWS, COLS, COLS, 2);
-        uint32_t *name = names(ROWS);
         static double col[COLS];
         double all = 0, sum = 0, squares = 0;
         for (int64_t j = 0; j < ROWS * COLS; j++)
             x[j] = 1;
         memset(col, 0, sizeof col);
-        call(x, y, ROWS, COLS, COLS, 0, name, rates[i], false);
+        call(x, y, ROWS, COLS, COLS, 0, rates[i], false);
         for (int64_t r = 0; r < ROWS; r++) {
             double row = 0;
             for (int64_t c = 0; c < COLS; c++) {
@@ -99,7 +73,6 @@ static void the_rate_is_that_share_and_the_mean_stays(void **state)
         assert_true(fabs(var - p / (1 - p)) < 0.05 * p / (1 - p));
         free(x);
         free(y);
-        free(name);
     }
 }
 

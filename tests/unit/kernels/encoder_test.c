@@ -253,6 +253,8 @@ static void norms_are_their_formulas(void **state)
 
 enum { HEADS = 3, DIM = 7, WIDTH = HEADS * DIM };
 
+static const uint64_t KEY = 99;
+
 static void run_relattention(float *out, void *args, int64_t n)
 {
     struct s2s_k_relattention a = *(struct s2s_k_relattention *)args;
@@ -264,6 +266,8 @@ static void run_relattention(float *out, void *args, int64_t n)
     a.v = vec((float *)a.v);
     a.cu = in(cu, sizeof cu);
     a.o = mat(out, WIDTH);
+    if (a.draw.rate > 0)
+        a.draw = draw_of(N, KEY, a.draw.rate);
     a.workspace = work(k->relattention_workspace(&queue, &a));
     k->relattention(&queue, &a);
     done();
@@ -285,12 +289,16 @@ static double attended(const struct s2s_k_relattention *a, const float *table, i
                      (q[e] + (double)a->v[h * DIM + e]) * p[e];
         double weight = exp(score * (double)a->scale);
         total += weight;
+        if (a->draw.rate > 0)
+            weight *= stays(i, j - cu[s], 1 + a->first_head + h, KEY, (double)a->draw.rate)
+                          ? 1 / (1 - (double)a->draw.rate)
+                          : 0;
         sum += weight * ((float *)a->value.data)[j * WIDTH + h * DIM + d];
     }
     return sum / total;
 }
 
-static void relattention_is_its_formula(void **state)
+static void relattention_of(float share)
 {
     float *q = random_values(N * WIDTH, 1), *key = random_values(N * WIDTH, 2);
     float *value = random_values(N * WIDTH, 3), *p = random_values((2 * MAX_LEN - 1) * WIDTH, 4);
@@ -306,7 +314,9 @@ static void relattention_is_its_formula(void **state)
                                       .n_heads = HEADS,
                                       .dim = DIM,
                                       .max_seqlen = MAX_LEN,
-                                      .scale = 0.35f};
+                                      .scale = 0.35f,
+                                      .draw.rate = share,
+                                      .first_head = 5};
     float *o = twice(run_relattention, &args, N * WIDTH);
     for (int64_t i = 0; i < N; i++)
         for (int64_t h = 0; h < HEADS; h++)
@@ -319,6 +329,13 @@ static void relattention_is_its_formula(void **state)
     free(u);
     free(v);
     free(o);
+}
+
+static void relattention_is_its_formula(void **state)
+{
+    relattention_of(0);
+    if (k->has_attention_dropout)
+        relattention_of(0.4f);
 }
 
 static void relpos_table_is_sines(void **state)

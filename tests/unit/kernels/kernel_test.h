@@ -226,6 +226,29 @@ static inline void close_to(const char *what, const float *got, const double *wa
     assert_int_equal(n_bad, 0);
 }
 
+/* ---- dropout ---- */
+
+/* Whether element e of a plane stays (struct s2s_draw): rows are named by their numbers. */
+static inline bool stays(int64_t row, int64_t e, int64_t plane, uint64_t key, double rate)
+{
+    uint32_t out[4];
+    s2s_rng_philox(out, (uint32_t[]){2 * (uint32_t)row, 7, (uint32_t)(e / 4), (uint32_t)plane},
+                   (uint32_t[]){(uint32_t)key, (uint32_t)(key >> 32)});
+    return out[e % 4] >= (uint32_t)(rate * 0x1p32);
+}
+
+/* Of n rows, on the device; good for one call. */
+static inline struct s2s_draw draw_of(int64_t n, uint64_t key, float rate)
+{
+    static uint32_t names[2 * 4096];
+    assert_true(n <= 4096);
+    for (int64_t i = 0; i < n; i++) {
+        names[2 * i] = 2 * (uint32_t)i;
+        names[2 * i + 1] = 7;
+    }
+    return (struct s2s_draw){(uint32_t *)in(names, (size_t)(2 * n) * sizeof *names), key, rate};
+}
+
 /* ---- running ---- */
 
 typedef const struct s2s_kernels *give_kernels(size_t table_bytes);

@@ -84,23 +84,39 @@ static struct s2s_tensor *loss_transpose(struct s2s_tape *tape, struct s2s_tenso
 }
 
 static struct s2s_tensor *attend(struct s2s_tape *tape, struct s2s_tensor **in,
-                                 const int32_t *bounds, int64_t n)
+                                 const int32_t *bounds, int64_t n, bool drops)
 {
     struct s2s_seqs seqs = s2s_op_seqs(tape, bounds, n);
-    struct s2s_relattention_inputs args = {in[0], in[1], in[2], in[3], in[4], in[5]};
+    const int64_t rows = s2s_tensor_rows(in[0]);
+    struct s2s_relattention_inputs args = {
+        .q = in[0], .k = in[1], .value = in[2], .p = in[3], .u = in[4], .v = in[5]};
+    int32_t names[200] = {0};
+    for (int i = 0; i < 200; i++)
+        names[i] = i;
+    if (drops)
+        args.dropout = (struct s2s_dropout){
+            .rate = 0.4f,
+            .site = 3,
+            .rows = s2s_tape_upload(tape, S2S_I32, 2, (int64_t[]){rows, 2}, names)};
     return to_target(tape, s2s_op_relattention(tape, &args, &seqs));
 }
 
 static struct s2s_tensor *loss_relattention(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    return attend(tape, in, cu, 4);
+    return attend(tape, in, cu, 4, false);
 }
 
 /* more than one block of queries, more clips than groups of the backward */
 static struct s2s_tensor *loss_relattention_long(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     static const int32_t bounds[] = {0, 70, 72, 73, 80, 91, 100};
-    return attend(tape, in, bounds, 6);
+    return attend(tape, in, bounds, 6, false);
+}
+
+static struct s2s_tensor *loss_relattention_dropout(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    static const int32_t bounds[] = {0, 70, 72, 73, 80, 91, 100};
+    return attend(tape, in, bounds, 6, true);
 }
 
 static struct check checks[] = {
@@ -124,6 +140,10 @@ static struct check checks[] = {
      6,
      {{2, {100, 6}}, {2, {100, 6}}, {2, {100, 6}}, {2, {139, 6}}, {2, {2, 3}}, {2, {2, 3}}},
      loss_relattention_long},
+    {"relattention dropout",
+     6,
+     {{2, {100, 6}}, {2, {100, 6}}, {2, {100, 6}}, {2, {139, 6}}, {2, {2, 3}}, {2, {2, 3}}},
+     loss_relattention_dropout},
 };
 
 int main(void)

@@ -107,6 +107,20 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, struct s2s_tensor **in, 
     return to_target(tape, s2s_op_attention(tape, in[0], in[1], in[2], &spans, &shape));
 }
 
+/* What is left out of what queries see is left out of the gradients, too. */
+static struct s2s_tensor *loss_attention_dropout(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    int32_t names[2 * 11];
+    struct s2s_spans spans = s2s_op_spans(tape, cu, cu, 4, true);
+    const struct s2s_attention_shape shape = {
+        .n_heads = 4, .n_kv_heads = 2, .dim = 3, .dropout = 0.4f, .site = 9};
+    for (int i = 0; i < 2 * 11; i++)
+        names[i] = i;
+    spans.names = s2s_tape_upload(tape, S2S_I32, 2, (int64_t[]){11, 2}, names);
+    spans.k_at = s2s_tape_upload_i32(tape, positions, 11);
+    return to_target(tape, s2s_op_attention(tape, in[0], in[1], in[2], &spans, &shape));
+}
+
 static struct s2s_tensor *loss_attention(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     return attend(tape, in, true);
@@ -183,6 +197,7 @@ static struct check checks[] = {
     {"rope", 1, {{2, {11, 12}}}, loss_rope},
     {"rope_part", 1, {{2, {11, 12}}}, loss_rope_part},
     {"attention", 3, {{2, {11, 12}}, {2, {11, 6}}, {2, {11, 6}}}, loss_attention},
+    {"attention_dropout", 3, {{2, {11, 12}}, {2, {11, 6}}, {2, {11, 6}}}, loss_attention_dropout},
     {"attention_full", 3, {{2, {11, 12}}, {2, {11, 6}}, {2, {11, 6}}}, loss_attention_full},
     {"silu", 2, {{2, {5, 9}}, {2, {5, 9}}}, loss_silu},
     {"gelu_tanh", 2, {{2, {5, 9}}, {2, {5, 9}}}, loss_gelu_tanh},

@@ -50,18 +50,24 @@ struct s2s_audio_known;
 struct s2s_audio_known *s2s_audio_known_new(void);
 void s2s_audio_known_free(struct s2s_audio_known *known);
 
+enum { S2S_AUDIO_ALL_CHANNELS = -2 };
+
 struct s2s_audio_options {
     double offset_s;   /* start in the file */
     double duration_s; /* 0: to the end */
     int rate_hz;       /* resample to this; 0: as the file is */
-    int channel;       /* -1: the mean of all channels (what Lhotse's and NeMo's downmix do); else
-                          from 0 */
+    /* -1: the mean of all channels (what Lhotse's and NeMo's downmix do); else from 0, or
+     * S2S_AUDIO_ALL_CHANNELS: then data is [n_samples][in.n_channels], at the file's rate */
+    int channel;
     /* the asked range may end this much behind the file's end (manifests round); then what is there
      * is given */
     double tolerance_s;
     struct s2s_audio_change change; /* what is done to the range */
-    bool digest;                    /* fill xxh3 */
-    struct s2s_audio_known *known;  /* borrowed, for files; may be NULL */
+    /* duration_s is what is given, as Lhotse does it: what is missing is the mirror image of the
+     * end; after another rate it is duration_s again, not the rounded number of samples before */
+    bool fits;
+    bool digest;                   /* fill xxh3 */
+    struct s2s_audio_known *known; /* borrowed, for files; may be NULL */
 };
 
 #define S2S_AUDIO_OPTIONS_DEFAULT \
@@ -79,6 +85,10 @@ int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
 int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
                            const struct s2s_audio_options *opt, struct s2s_error *err);
 void s2s_audio_release(struct s2s_audio *audio);
+/* Sound that is decoded but for rate, change and length of opt: the rest of what the decoder does.
+ */
+int s2s_audio_finish(struct s2s_audio *audio, const struct s2s_audio_options *opt,
+                     struct s2s_error *err);
 
 /* Header only. The checks of the container that need no decoding are made. known may be NULL. */
 int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
@@ -101,6 +111,13 @@ int64_t s2s_audio_n_resampled(int64_t n, int from_hz, int to_hz);
 /* libsoxr, quality HQ. out [s2s_audio_n_resampled(n, from_hz, to_hz)]. */
 int s2s_audio_resample(float *out, const float *in, size_t n, int from_hz, int to_hz,
                        struct s2s_error *err);
+
+/* in [n] to out [n_out], which is what is wanted of it: samples that libsoxr makes more or less of
+ * are left out or zero. Rates need not be whole. */
+int s2s_audio_resample_to(float *out, int64_t n_out, const float *in, int64_t n, double from_hz,
+                          double to_hz, struct s2s_error *err);
+/* Where in n samples sample `at` is when they go on as their mirror image: numpy's "reflect". */
+int64_t s2s_audio_mirrored(int64_t at, int64_t n);
 
 /* k / 32768 to k and back; the first rounds to nearest and clips. */
 void s2s_audio_to_s16(int16_t *out, const float *in, size_t n);

@@ -45,11 +45,6 @@ void audio_known_find(struct audio_facts *facts, struct s2s_audio_known *known,
 void audio_known_add(struct s2s_audio_known *known, const struct stat *st,
                      const struct audio_facts *facts);
 
-/* in [n] to out [n_out], which is what is wanted of it: a sample more or less than libsoxr makes is
- * left out or zero. */
-int audio_resample(float *out, int64_t n_out, const float *in, int64_t n, double from_hz,
-                   double to_hz, struct s2s_error *err);
-
 /* Between these two, what codecs of this thread print to stderr is dropped. */
 void audio_quiet_begin(void);
 void audio_quiet_end(void);

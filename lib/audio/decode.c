@@ -290,11 +290,12 @@ static int check_finite(const float *x, size_t n, struct s2s_error *err)
                          isnan(x[i]) ? "NaN" : "infinite");
 }
 
-/* Reads up to n_wanted samples (known: that many are promised) into one channel. */
+/* Reads up to n_wanted samples (known: that many are promised) into one channel, or all of them. */
 static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_wanted, int channel,
                         struct s2s_error *err)
 {
-    int n_channels = reader->info.n_channels;
+    const int n_channels = reader->info.n_channels;
+    const size_t width = channel == S2S_AUDIO_ALL_CHANNELS ? (size_t)n_channels : 1;
     int64_t step = CHUNK / n_channels > 0 ? CHUNK / n_channels : 1;
     float *wide = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide);
     int16_t *wide16 = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide16);
@@ -309,11 +310,13 @@ static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_
             /* the promised size is not believed before samples come */
             cap = 2 * cap + (size_t)step;
             cap = cap > (size_t)n_wanted ? (size_t)n_wanted : cap;
-            out->data = s2s_xrealloc(out->data, cap, sizeof *out->data);
+            out->data = s2s_xrealloc(out->data, cap * width, sizeof *out->data);
         }
-        float *to = out->data + out->n_samples;
-        if (reader->info.int16 && n_channels == 1) {
-            s2s_audio_from_s16(to, wide16, (size_t)n);
+        float *to = out->data + out->n_samples * width;
+        if (reader->info.int16 && (n_channels == 1 || width > 1)) {
+            s2s_audio_from_s16(to, wide16, (size_t)n * width);
+        } else if (width > 1) {
+            memcpy(to, wide, (size_t)n * width * sizeof *to);
         } else {
             if (reader->info.int16)
                 s2s_audio_from_s16(wide, wide16, (size_t)(n * n_channels));
@@ -327,7 +330,7 @@ static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_
                            reader->snd && sf_error(reader->snd) ? ": " : "",
                            reader->snd && sf_error(reader->snd) ? sf_strerror(reader->snd) : "");
     if (rc == 0 && !reader->info.int16)
-        rc = check_finite(out->data, out->n_samples, err);
+        rc = check_finite(out->data, out->n_samples * width, err);
     free(wide);
     free(wide16);
     return rc;
@@ -358,34 +361,67 @@ static int find_range(const struct s2s_audio_info *info, const struct s2s_audio_
     return *n > 0 ? 0 : s2s_error_set(err, S2S_E_RANGE, "no sample in the asked range");
 }
 
+/* Samples of the range in the end. */
+static int64_t n_changed(int64_t n, const struct s2s_audio_options *opt, int from_hz)
+{
+    const int to_hz = opt->rate_hz > 0 ? opt->rate_hz : from_hz;
+    if (opt->fits && !s2s_audio_changes_length(&opt->change))
+        return s2s_audio_n_samples(opt->duration_s, to_hz);
+    if (opt->fits)
+        n = s2s_audio_n_samples(opt->duration_s, from_hz);
+    return s2s_audio_n_changed(n, &opt->change, from_hz, to_hz);
+}
+
 int s2s_audio_measure(int64_t *n_samples, const struct s2s_audio_info *info,
                       const struct s2s_audio_options *opt, struct s2s_error *err)
 {
     int64_t begin = 0, n = 0;
     int rc = find_range(info, opt, &begin, &n, err);
     if (rc == 0)
-        *n_samples = s2s_audio_n_changed(n, &opt->change, info->rate_hz,
-                                         opt->rate_hz > 0 ? opt->rate_hz : info->rate_hz);
+        *n_samples = n_changed(n, opt, info->rate_hz);
     return rc;
 }
 
-/* To the wanted rate, with what is to be done to it. */
-static int change(struct s2s_audio *audio, const struct s2s_audio_options *opt,
-                  struct s2s_error *err)
+int64_t s2s_audio_mirrored(int64_t at, int64_t n)
 {
-    const int rate_hz = opt->rate_hz > 0 ? opt->rate_hz : audio->rate_hz;
-    if (rate_hz == audio->rate_hz && !s2s_audio_changes(&opt->change))
+    if (n < 2)
         return 0;
-    const int64_t n =
-        s2s_audio_n_changed((int64_t)audio->n_samples, &opt->change, audio->rate_hz, rate_hz);
-    float *out = s2s_xmalloc((size_t)(n > 0 ? n : 1) * sizeof *out);
-    int rc = s2s_audio_change(out, audio->data, (int64_t)audio->n_samples, &opt->change,
-                              audio->rate_hz, rate_hz, err);
-    free(audio->data);
-    audio->data = out;
+    const int64_t period = 2 * (n - 1), in_period = at % period;
+    return in_period < n ? in_period : period - in_period;
+}
+
+/* Cuts off what is more than n, and goes on with the mirror image for what is less. */
+static void fit(struct s2s_audio *audio, int64_t n)
+{
+    const int64_t had = (int64_t)audio->n_samples;
+    if (n > had && had > 0) {
+        audio->data = s2s_xrealloc(audio->data, (size_t)n, sizeof *audio->data);
+        for (int64_t i = had; i < n; i++)
+            audio->data[i] = audio->data[s2s_audio_mirrored(i, had)];
+    }
     audio->n_samples = (size_t)n;
-    audio->rate_hz = rate_hz;
-    audio->int16 = false;
+}
+
+int s2s_audio_finish(struct s2s_audio *audio, const struct s2s_audio_options *opt,
+                     struct s2s_error *err)
+{
+    const int from_hz = audio->rate_hz, to_hz = opt->rate_hz > 0 ? opt->rate_hz : from_hz;
+    int rc = 0;
+    if (opt->fits)
+        fit(audio, s2s_audio_n_samples(opt->duration_s, from_hz));
+    const int64_t had = (int64_t)audio->n_samples, n = n_changed(had, opt, from_hz);
+    if (from_hz != to_hz || s2s_audio_changes(&opt->change)) {
+        const int64_t n_out = s2s_audio_n_changed(had, &opt->change, from_hz, to_hz);
+        float *out = s2s_xmalloc((size_t)(n_out + 1) * sizeof *out);
+        rc = s2s_audio_change(out, audio->data, had, &opt->change, from_hz, to_hz, err);
+        free(audio->data);
+        audio->data = out;
+        audio->n_samples = (size_t)n_out;
+        audio->rate_hz = to_hz;
+        audio->int16 = false;
+    }
+    if (opt->fits)
+        fit(audio, n);
     return rc;
 }
 
@@ -404,7 +440,7 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     if (rc == 0)
         rc = read_channel(reader, out, n, opt->channel, err);
     out->int16 = reader->info.int16 && (reader->info.n_channels == 1 || opt->channel >= 0);
-    return rc < 0 ? rc : change(out, opt, err);
+    return rc < 0 || opt->channel == S2S_AUDIO_ALL_CHANNELS ? rc : s2s_audio_finish(out, opt, err);
 }
 
 static int decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,

@@ -109,7 +109,7 @@ static int shift_pitch(float *sound, int64_t n, double semitones, int rate_hz,
     const int64_t n_long = s2s_audio_n_faster(n, 1 / factor);
     float *stretched = s2s_xmalloc((size_t)(n_long + 1) * sizeof *stretched);
     s2s_audio_stretch(stretched, n_long, sound, n, rate_hz);
-    int rc = audio_resample(sound, n, stretched, n_long, rate_hz * factor, rate_hz, err);
+    int rc = s2s_audio_resample_to(sound, n, stretched, n_long, rate_hz * factor, rate_hz, err);
     free(stretched);
     return rc;
 }
@@ -124,7 +124,7 @@ int s2s_audio_change(float *out, const float *in, int64_t n, const struct s2s_au
     float *fast = tempo != 1 ? s2s_xmalloc((size_t)(n_fast + 1) * sizeof *fast) : out;
     int rc = 0;
     if (speed != 1 || from_hz != to_hz)
-        rc = audio_resample(fast, n_fast, in, n, round(from_hz * speed), to_hz, err);
+        rc = s2s_audio_resample_to(fast, n_fast, in, n, round(from_hz * speed), to_hz, err);
     else
         memcpy(fast, in, (size_t)n * sizeof *in);
     if (rc == 0 && tempo != 1)

@@ -9,8 +9,8 @@ int64_t s2s_audio_n_resampled(int64_t n, int from_hz, int to_hz)
     return (int64_t)(((__int128)2 * n * to_hz + from_hz) / ((__int128)2 * from_hz));
 }
 
-int audio_resample(float *out, int64_t n_out, const float *in, int64_t n, double from_hz,
-                   double to_hz, struct s2s_error *err)
+int s2s_audio_resample_to(float *out, int64_t n_out, const float *in, int64_t n, double from_hz,
+                          double to_hz, struct s2s_error *err)
 {
     const soxr_io_spec_t io = soxr_io_spec(SOXR_FLOAT32_I, SOXR_FLOAT32_I);
     const soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
@@ -35,5 +35,5 @@ int s2s_audio_resample(float *out, const float *in, size_t n, int from_hz, int t
     if (from_hz <= 0 || to_hz <= 0)
         return s2s_error_set(err, S2S_E_RANGE, "resampling from %d Hz to %d Hz", from_hz, to_hz);
     const int64_t n_out = s2s_audio_n_resampled((int64_t)n, from_hz, to_hz);
-    return audio_resample(out, n_out, in, (int64_t)n, from_hz, to_hz, err);
+    return s2s_audio_resample_to(out, n_out, in, (int64_t)n, from_hz, to_hz, err);
 }

@@ -5,6 +5,7 @@
 #ifndef S2S_DATA_H
 #define S2S_DATA_H
 
+#include "lib/data/cut.h"
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
 #include "lib/data/order.h"

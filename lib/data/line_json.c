@@ -116,3 +116,22 @@ char *data_stem_of(const char *path)
         }
     return s2s_xstrndup(path + begin, len - begin);
 }
+
+int data_get_channels(int **channels, int *n_channels, const json_t *value, struct s2s_error *err)
+{
+    enum { MOST = 1024 };
+    const bool is_list = json_is_array(value);
+    const size_t n = is_list ? json_array_size(value) : 1;
+    if (n < 1 || n > MOST)
+        return s2s_error_set(err, S2S_E_FORMAT, "%zu channels", n);
+    *channels = s2s_xcalloc(n, sizeof **channels);
+    *n_channels = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = is_list ? json_array_get(value, i) : value;
+        if (!json_is_integer(one) || json_integer_value(one) < 0 ||
+            json_integer_value(one) > INT32_MAX)
+            return s2s_error_set(err, S2S_E_FORMAT, "'channel' is no number of a channel");
+        (*channels)[i] = (int)json_integer_value(one);
+    }
+    return 0;
+}

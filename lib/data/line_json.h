@@ -18,6 +18,8 @@ int data_get_string(char **out, const json_t *object, const char *key, struct s2
 int data_get_number(double *out, const json_t *object, const char *key, double min,
                     struct s2s_error *err);
 int data_get_int(int *out, const json_t *object, const char *key, int min, struct s2s_error *err);
+/* Numbers of channels: a list of them, or one alone. Gives *channels. 0 or FORMAT. */
+int data_get_channels(int **channels, int *n_channels, const json_t *value, struct s2s_error *err);
 /* Python's truth of a value; NULL is false. */
 bool data_is_truthy(const json_t *value);
 /* A relative name means the file beside the manifest, if there is one, else the name as given.

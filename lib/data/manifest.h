@@ -18,6 +18,7 @@ struct s2s_manifest_options {
     const char *path;       /* of the manifest, whose folder is first searched for relative names */
     const char *text_field; /* NULL: "text" */
     const char *lang_field; /* NULL: "lang" */
+    const char *audio_field; /* of cuts: NULL: "recording"; else of `custom` */
 };
 
 /*
@@ -36,9 +37,8 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
                         const struct s2s_manifest_options *opt, struct s2s_error *err);
 
 /*
- * A line of a Lhotse CutSet: a MonoCut with one recording of one file source. Its text, language
- * and speaker are those of its supervision. Returns 1; FORMAT, UNSUPPORTED (other cuts and sources;
- * several supervisions).
+ * A line of a Lhotse CutSet (lib/data/cut.h). Its text is that of its supervisions. Returns 1;
+ * errors of s2s_cut_parse and s2s_cut_words.
  */
 int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err);

@@ -5,15 +5,23 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/data/cut.h"
 #include "lib/data/members.h"
+
+void s2s_sound_release(struct s2s_sound *sound)
+{
+    free(sound->source);
+    free(sound->path);
+    free(sound->bytes);
+    s2s_cut_free(sound->cut);
+    *sound = (struct s2s_sound)S2S_SOUND_INIT;
+}
 
 static void release_turn(struct s2s_sample_turn *turn)
 {
     free(turn->role);
     free(turn->text);
-    free(turn->sound.source);
-    free(turn->sound.path);
-    free(turn->sound.bytes);
+    s2s_sound_release(&turn->sound);
 }
 
 void s2s_sample_release(struct s2s_sample *sample)
@@ -36,6 +44,12 @@ struct s2s_sample_turn *s2s_sample_add(struct s2s_sample *sample, const char *ro
     struct s2s_sample_turn *turn = &sample->turns[sample->n_turns++];
     *turn = (struct s2s_sample_turn){s2s_xstrdup(role), text, S2S_SOUND_INIT};
     return turn;
+}
+
+void s2s_sample_answer(struct s2s_sample *sample)
+{
+    if (sample->text)
+        s2s_sample_add(sample, "assistant", s2s_xstrdup(sample->text));
 }
 
 struct s2s_sound *s2s_sample_sound(const struct s2s_sample *sample, size_t k)

@@ -13,6 +13,7 @@
 
 #include "lib/thd/salm.h"
 
+struct s2s_cut;
 struct s2s_error;
 struct s2s_members;
 
@@ -32,12 +33,17 @@ struct s2s_sound {
     double whole_within_s; /* a part that lasts as long as the file within this is all of it */
     int rate_hz;           /* according to the manifest; 0: unknown */
     int channel;           /* -1: all of them, mixed */
+    bool fits;             /* it gets the declared length, as Lhotse does it (lib/audio/audio.h) */
+    struct s2s_cut *cut;   /* owned; not NULL: what this makes of other sounds (lib/data/cut.h), and
+                            * only source, offset_s, duration_s and rate_hz are said of it here */
 };
 
 #define S2S_SOUND_INIT \
     { \
         .channel = -1 \
     }
+
+void s2s_sound_release(struct s2s_sound *sound);
 
 /* Reads the bytes of a member of a tar, or copies those in memory. Gives *bytes (free). */
 int s2s_sound_read(const struct s2s_sound *sound, void **bytes, size_t *len_bytes,
@@ -89,6 +95,9 @@ void s2s_sample_release(struct s2s_sample *sample);
 /* Appends a turn, and takes text (NULL: a sound, which the caller then fills). The turn is lent
  * until the next one is added. */
 struct s2s_sample_turn *s2s_sample_add(struct s2s_sample *sample, const char *role, char *text);
+
+/* Appends the transcript, if there is one, as the assistant's turn. */
+void s2s_sample_answer(struct s2s_sample *sample);
 
 /* Sound k of the sample, or NULL. */
 struct s2s_sound *s2s_sample_sound(const struct s2s_sample *sample, size_t k);

@@ -77,13 +77,14 @@ void s2s_source_close(struct s2s_source *source);
 /* ---- kinds ---- */
 
 struct s2s_source_options {
-    const char *text_field; /* NULL: "text" */
-    const char *lang_field; /* NULL: "lang" */
-    int32_t pad_id;         /* of tokenized rows */
-    bool shuffle;           /* shards, and the lines of conversations, in the order of NeMo */
-    uint64_t seed;          /* shard_seed, resolved */
-    json_t *tags;           /* object: become part of each sample's custom keys; borrowed, may be
-                               NULL */
+    const char *text_field;  /* NULL: "text" */
+    const char *lang_field;  /* NULL: "lang" */
+    const char *audio_field; /* of cuts: NULL: "recording", else a recording in `custom` */
+    int32_t pad_id;          /* of tokenized rows */
+    bool shuffle;            /* shards, and the lines of conversations, in the order of NeMo */
+    uint64_t seed;           /* shard_seed, resolved */
+    json_t *tags;            /* object: become part of each sample's custom keys; borrowed, may be
+                                NULL */
     /* What stands for sound in turns of share_gpt: the first kind found; NULL: <sound>, <speech> */
     const char *const *placeholders;
     bool skip_missing;    /* members of a tar that are not in its manifest are left out */

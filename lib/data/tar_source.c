@@ -384,7 +384,8 @@ static int next_of_nemo(struct tar_walk *w, struct tar_source *s, struct s2s_pla
 static int parse_turns(const struct tar_source *s, struct s2s_sample *sample,
                        const struct s2s_line *line, struct s2s_error *err)
 {
-    const struct s2s_manifest_options how = {NULL, s->text_field, s->lang_field};
+    const struct s2s_manifest_options how = {.text_field = s->text_field,
+                                             .lang_field = s->lang_field};
     if (s->kind == S2S_LINES_SHARE_GPT)
         return s2s_data_parse_share_gpt(sample, line, &how, s->opt.placeholders, err);
     return s2s_data_parse_conversation(sample, line, &how, err);
@@ -519,7 +520,8 @@ static int load_nemo(const struct tar_source *s, struct s2s_sample *sample,
                      const struct s2s_line *line, const struct s2s_place *place,
                      struct s2s_error *err)
 {
-    const struct s2s_manifest_options how = {NULL, s->text_field, s->lang_field};
+    const struct s2s_manifest_options how = {.text_field = s->text_field,
+                                             .lang_field = s->lang_field};
     int n = s2s_data_parse_nemo(sample, line, place->variant, &how, err);
     if (n <= 0)
         return n;

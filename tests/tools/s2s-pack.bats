@@ -417,9 +417,57 @@ J
     # the second channel's samples from 8000 on
     [ "$(grep '^0 audio_pcm' got | cut -d' ' -f3-5)" = "$(python3 -c "
 import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" ]
-    sed 's/"MonoCut"/"MixedCut"/' cuts.jsonl >mixed.jsonl
-    exits 1 s2s-pack --cuts mixed.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
-    says MixedCut
+    sed 's/"MonoCut"/"VideoCut"/' cuts.jsonl >video.jsonl
+    exits 1 s2s-pack --cuts video.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says "video.jsonl:1: a cut of type 'VideoCut'"
+}
+
+@test "a cut may be a mix of changed and padded parts, and another recording than the first" {
+    python3 - <<'PY'
+import json
+def rec(name, n, **more):
+    return {"id": name, "sources": [{"type": "file", "channels": [0], "source": f"wav/{name}.wav"}], "sampling_rate": 16000,
+            "num_samples": n, "duration": n / 16000, **more}
+def cut(r, dur, **more):
+    return {"id": "t", "start": 0, "duration": dur, "channel": 0, "recording": r, **more}
+loud = rec("a", 14545, transforms=[{"name": "Speed", "kwargs": {"factor": 1.1}}, {"name": "Volume", "kwargs": {"factor": 0.5}}])
+said = [{"id": "s", "recording_id": "a", "start": 0, "duration": 0.5, "text": "hello"}]
+mix = {"id": "m", "type": "MixedCut", "tracks": [
+    {"type": "MonoCut", "cut": cut(loud, 0.5, supervisions=said, custom={"target_audio": rec("a", 16000)})},
+    {"type": "MonoCut", "cut": cut(rec("a", 16000), 0.5, custom={"target_audio": rec("a", 16000)}), "offset": 0.25, "snr": 10},
+    {"type": "PaddingCut", "cut": {"id": "p", "duration": 0.25, "sampling_rate": 16000, "feat_value": -23}, "offset": 0.75}]}
+whole = {**cut(rec("a", 16000), 0.5, supervisions=said, custom={"target_audio": rec("a", 16000)}), "id": "w", "type": "MonoCut"}
+open("cuts.jsonl", "w").write(json.dumps(mix) + "\n" + json.dumps(whole) + "\n")
+PY
+    local how=(--cuts cuts.jsonl --tokenizer "$tok" --tokens 64)
+    s2s-pack -q "${how[@]}" -j1 -o out.s2s
+    s2s-pack -q "${how[@]}" -j3 | cmp - out.s2s
+    values out.s2s >got
+    grep -qx '0 audio_cu_samples 0 16000 24000' got
+    grep -qx '0 ids \["m","w"\]' got
+    # half as loud, then nothing
+    python3 - <<'PY'
+x = next(line.split()[2:] for line in open("got") if line.startswith("0 audio_pcm"))
+x = [float(v) for v in x]
+m = lambda a, b: max(abs(v) for v in x[a:b])
+assert 0.12 < m(0, 4000) < 0.13 and m(4000, 12000) > m(0, 4000) and m(12000, 16000) == 0
+PY
+    # target_audio is cut as the recording is, unless it says that it is not
+    sed -n 2p cuts.jsonl >one.jsonl
+    s2s-pack -q --cuts one.jsonl "${how[@]:2}" --audio-field target_audio -o out.s2s
+    values out.s2s >got
+    grep -qx '0 audio_cu_samples 0 8000' got
+    sed 's/"target_audio":/"target_audio_unaligned": true, &/' one.jsonl >own.jsonl
+    s2s-pack -q --cuts own.jsonl "${how[@]:2}" --audio-field target_audio -o out.s2s
+    values out.s2s >got
+    grep -qx '0 audio_cu_samples 0 16000' got
+    exits 1 s2s-pack --cuts one.jsonl "${how[@]:2}" --audio-field other -o out2.s2s
+    says "one.jsonl:1: no recording 'custom.other'"
+    # a file that is not there, and one shorter than it should be, are bad samples of their own
+    sed '1s,wav/a.wav,wav/no.wav,' cuts.jsonl >bad.jsonl
+    s2s-pack -q --cuts bad.jsonl "${how[@]:2}" --bad skip --report r.json -o out.s2s
+    [ "$(jq -c '[.samples, (.skipped | length)]' r.json)" = '[1,1]' ]
+    jq -r '.skipped[].reason' r.json | grep -q 'bad.jsonl:1: wav/no.wav: cannot open'
 }
 
 @test "bad audio is named with its line, and skipped when that is asked for" {

@@ -50,6 +50,7 @@ struct pack_options {
     int64_t shuffle, epochs;
     double tolerance_s; /* what may be missing of a declared duration */
     struct s2s_audio_perturb perturb;
+    const char *audio_field; /* of cuts; NULL: their recording */
 };
 
 #define PACK_OPTIONS_DEFAULT \

@@ -138,6 +138,7 @@ static int open_source(struct pack_loader *loader, const struct pack_options *op
     struct s2s_source_options *how = &blend.source;
     how->text_field = opt->text_field;
     how->lang_field = opt->lang_field;
+    how->audio_field = opt->audio_field;
     how->pad_id = loader->salm.pad_id;
     how->shuffle = opt->shuffle_shards;
     how->seed = (uint64_t)opt->common.seed;
@@ -213,9 +214,20 @@ static int bad_sample(int rc, struct s2s_error *err)
     return rc;
 }
 
+static struct s2s_waves_options waves_options(const struct pack_loader *loader)
+{
+    return (struct s2s_waves_options){loader->tolerance_s, loader->known};
+}
+
 static int info_of(struct pack_clip *clip, const struct pack_loader *loader, struct s2s_error *err)
 {
     const struct s2s_sound *sound = clip->sound;
+    const struct s2s_waves_options how = waves_options(loader);
+    if (sound->cut && loader->audio != S2S_AUDIO_PATH) {
+        clip->info =
+            (struct s2s_audio_info){sound->cut->rate_hz, 1, s2s_cut_n_samples(sound->cut), false};
+        return bad_sample(s2s_cut_check(sound->cut, &how, err), err);
+    }
     if (!sound->tar && sound->path)
         return bad_sample(s2s_audio_info_file(&clip->info, sound->path, loader->known, err), err);
     if (loader->audio == S2S_AUDIO_PATH) {
@@ -277,14 +289,15 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
     clip->range.digest = true;
     clip->range.known = loader->known;
     clip->range.tolerance_s = loader->tolerance_s;
-    if (s->has_range) {
+    clip->range.fits = s->fits || s->cut;
+    if (s->has_range)
         clip->range.offset_s = s->offset_s;
+    if (s->has_range || s->cut)
         clip->range.duration_s = s->duration_s;
-    }
     int rc = info_of(clip, loader, err);
     if (rc == 0 && clip->sound->whole_within_s > 0)
         take_whole(clip);
-    if (rc == 0)
+    if (rc == 0 && !s->cut)
         rc = check_declared(clip, loader, err);
     if (rc < 0)
         return rc;
@@ -381,17 +394,27 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
     return s2s_source_error(rc, loader->source, place, err);
 }
 
+static int load_clip(struct pack_clip *clip, const struct pack_loader *loader,
+                     struct s2s_error *err)
+{
+    const struct s2s_sound *s = clip->sound;
+    const struct s2s_waves_options how = waves_options(loader);
+    if (clip->bytes)
+        return s2s_audio_decode_bytes(&clip->audio, clip->bytes, clip->len_bytes, &clip->range,
+                                      err);
+    if (!s->cut)
+        return s2s_audio_decode_file(&clip->audio, s->path, &clip->range, err);
+    int rc = s2s_cut_load(&clip->audio, s->cut, &how, err);
+    return rc < 0 ? rc : s2s_audio_finish(&clip->audio, &clip->range, err);
+}
+
 static int decode_clip(struct pack_clip *clip, const struct pack_loader *loader,
                        struct s2s_error *err)
 {
     const struct s2s_sound *s = clip->sound;
-    int rc;
     if (loader->audio == S2S_AUDIO_PATH)
         return bad_sample(s2s_digest_file(clip->xxh3, s->path, err), err);
-    if (clip->bytes)
-        rc = s2s_audio_decode_bytes(&clip->audio, clip->bytes, clip->len_bytes, &clip->range, err);
-    else
-        rc = s2s_audio_decode_file(&clip->audio, s->path, &clip->range, err);
+    int rc = load_clip(clip, loader, err);
     if (rc < 0)
         return bad_sample(rc, err);
     if ((int64_t)clip->audio.n_samples != clip->n_samples)

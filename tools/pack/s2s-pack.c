@@ -47,6 +47,7 @@ enum {
     KEY_SHUFFLE,
     KEY_EPOCHS,
     KEY_DURATION_TOLERANCE,
+    KEY_AUDIO_FIELD,
     KEY_SPEED,
     KEY_TEMPO,
     KEY_PITCH,
@@ -60,7 +61,7 @@ static const struct argp_option option_table[] = {
      1},
     {"manifest", KEY_MANIFEST, "F", 0,
      "NeMo JSONL manifest: audio_filepath, duration, text, offset", 1},
-    {"cuts", KEY_CUTS, "F", 0, "Lhotse cuts (JSONL): MonoCuts with file sources", 1},
+    {"cuts", KEY_CUTS, "F", 0, "Lhotse cuts (JSONL) of any kind", 1},
     {"ids", KEY_IDS, "F", 0,
      "Tokenized rows (JSONL): id, input_ids, loss_mask, audio [{pos, frames}]", 1},
     {"conversations", KEY_CONVERSATIONS, "F", 0,
@@ -104,6 +105,8 @@ static const struct argp_option option_table[] = {
      "Samples a mel frame at 16 kHz, mel frames an encoder frame (default 160,8), or an encoder's "
      "folder or config",
      2},
+    {"audio-field", KEY_AUDIO_FIELD, "NAME", 0,
+     "Of cuts: recording (default), or a custom field such as target_audio", 2},
     {"speed", KEY_SPEED, "A,B..|A..B", 0,
      "Factor drawn for each sample and epoch: 0.9,1,1.1 (each once in three epochs) or 0.9..1.1; "
      "changes length and pitch",
@@ -376,6 +379,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PROMPT:
         opt->prompt = arg;
+        return 0;
+    case KEY_AUDIO_FIELD:
+        opt->audio_field = arg;
         return 0;
     case KEY_REPORT:
         opt->report = arg;

@@ -183,54 +183,106 @@ static void a_cut(void **state)
     s2s_sample_release(&s);
 }
 
-#define CUT_RESAMPLED(rate) \
-    "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"file\", " \
-    "\"source\": " \
-    "\"x\"}], \"transforms\": [{\"name\": \"Resample\", \"kwargs\": {\"source_sampling_rate\": " \
-    "44100, " \
-    "\"target_sampling_rate\": " rate "}}]}}"
+#define CUT(rest) \
+    "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sampling_rate\": 16000, \"sources\": " \
+    "[{\"type\": \"file\", \"source\": \"x\"}]" rest "}"
+#define CHANGED(rest) CUT(", \"transforms\": [{\"name\": " rest "}]}")
 
-/* Another rate is what sound gets when it is packed. */
-static void a_resampled_cut_is_read(void **state)
+/* Another rate is what sound gets when it is packed; below that of speech, the change is made. */
+static void a_cut_that_is_part_of_a_file_is_that(void **state)
 {
+    static const struct {
+        const char *line;
+        bool is_plain;
+    } cases[] = {
+        {CUT("}"), true},
+        {CHANGED("\"Resample\", \"kwargs\": {\"source_sampling_rate\": 44100, "
+                 "\"target_sampling_rate\": 16000}"),
+         true},
+        {CHANGED("\"Resample\", \"kwargs\": {\"source_sampling_rate\": 16000, "
+                 "\"target_sampling_rate\": 8000}"),
+         false},
+        {CHANGED("\"Speed\", \"kwargs\": {\"factor\": 1.1}"), false},
+        {"{\"id\": \"a\", \"type\": \"MixedCut\", \"tracks\": [{\"type\": \"MonoCut\", "
+         "\"cut\": " CUT("}") "}]}",
+         false},
+    };
     const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
-    const char *const lines[] = {CUT_RESAMPLED("16000"), CUT_RESAMPLED("48000")};
-    for (size_t i = 0; i < 2; i++) {
-        const struct s2s_line line = line_of(lines[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct s2s_line line = line_of(cases[i].line);
         struct s2s_error err = S2S_ERROR_INIT;
         struct s2s_sample s;
         if (s2s_data_parse_cut(&s, &line, &opt, &err) != 1)
-            fail_msg("%s", err.text);
+            fail_msg("%s: %s", cases[i].line, err.text);
+        const struct s2s_sound *sound = s2s_sample_sound(&s, 0);
+        assert_int_equal(sound->cut == NULL, cases[i].is_plain);
+        assert_int_equal(sound->fits, cases[i].is_plain);
+        assert_true(sound->duration_s == 1);
         s2s_sample_release(&s);
     }
 }
 
 static void cuts_of_other_kinds_are_refused(void **state)
 {
-    static const char *const lines[] = {
-        "{\"id\": \"a\", \"duration\": 1, \"type\": \"MixedCut\"}",
-        "{\"id\": \"a\", \"duration\": 1}",
-        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": []}}",
-        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"url\", "
-        "\"source\": \"http://x\"}]}}",
-        "{\"id\": \"a\", \"duration\": 1, \"supervisions\": [{}, {}], \"recording\": "
-        "{\"sources\": [{\"type\": \"file\", \"source\": \"x\"}]}}",
-        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"file\", "
-        "\"source\": "
-        "\"x\"}], \"transforms\": [{\"name\": \"Speed\", \"kwargs\": {\"factor\": 1.1}}]}}",
-        /* what is above 4 kHz is gone, and would be back */
-        CUT_RESAMPLED("8000"),
-        CUT_RESAMPLED(
-            "8000}}, {\"name\": \"Resample\", \"kwargs\": {\"target_sampling_rate\": 16000"),
-        CUT_RESAMPLED("16000}}, {\"name\": \"Volume\", \"kwargs\": {\"factor\": 2.0"),
+    static const struct {
+        const char *line, *why;
+    } cases[] = {
+        {"{\"id\": \"a\", \"duration\": 1, \"type\": \"MixedCut\"}", "'tracks'"},
+        {"{\"id\": \"a\", \"duration\": 1, \"type\": \"VideoCut\"}", "'VideoCut'"},
+        {"{\"id\": \"a\", \"duration\": 1}", "'recording'"},
+        {"{\"duration\": 1}", "'id'"},
+        {"{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": []}}", "sources"},
+        {"{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"url\", "
+         "\"source\": \"http://x\"}]}}",
+         "'url'"},
+        {CUT("}, \"supervisions\": [{\"start\": 0, \"duration\": 1}, {\"start\": 0.5, "
+             "\"duration\": 1}]"),
+         "overlap"},
+        {CUT("}, \"supervisions\": 3"), "'supervisions'"},
+        {CUT("}, \"channel\": \"x\""), "'channel'"},
+        {CHANGED("\"DereverbWPE\", \"kwargs\": {}"), "'DereverbWPE'"},
+        {CHANGED("\"Speed\", \"kwargs\": {}"), "factor"},
+        {CHANGED("\"Speed\", \"kwargs\": {\"factor\": 0}"), "factor"},
+        {CHANGED("\"Resample\", \"kwargs\": {}"), "sampling rate"},
+        {"{\"id\": \"a\", \"type\": \"MixedCut\", \"tracks\": [{\"type\": \"PaddingCut\", "
+         "\"cut\": {\"id\": \"p\", \"duration\": 1, \"sampling_rate\": 16000}}]}",
+         "padding alone"},
+        {"{\"id\": \"a\", \"type\": \"MixedCut\", \"tracks\": [{\"type\": \"MonoCut\", "
+         "\"cut\": " CUT(
+             "}") "}, {\"type\": \"PaddingCut\", \"cut\": {\"id\": \"p\", \"duration\": 1, "
+                  "\"sampling_rate\": 8000}}]}",
+         "8000 Hz"},
     };
     const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        const struct s2s_line line = line_of(lines[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct s2s_line line = line_of(cases[i].line);
         struct s2s_error err = S2S_ERROR_INIT;
         struct s2s_sample s;
         assert_true(s2s_data_parse_cut(&s, &line, &opt, &err) < 0);
+        if (!strstr(err.text, cases[i].why))
+            fail_msg("'%s' does not say %s", err.text, cases[i].why);
     }
+}
+
+static void texts_of_supervisions_are_joined_in_order_of_time(void **state)
+{
+    const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
+    const struct s2s_line line =
+        line_of(CUT("}, \"supervisions\": [{\"start\": 0.5, \"duration\": 0.5, \"text\": \"b\", "
+                    "\"language\": \"de\"}, {\"start\": 0, \"duration\": 0.55, \"text\": \"a\", "
+                    "\"language\": \"en\"}, {\"start\": 0.2, \"duration\": 0}]"));
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_sample s;
+    if (s2s_data_parse_cut(&s, &line, &opt, &err) == 1)
+        fail_msg("supervisions overlap");
+    const struct s2s_line apart =
+        line_of(CUT("}, \"supervisions\": [{\"start\": 0.5, \"duration\": 0.5, \"text\": \"b\", "
+                    "\"language\": \"de\"}, {\"start\": 0, \"duration\": 0.55, \"text\": \"a\", "
+                    "\"language\": \"en\"}, {\"start\": 1, \"duration\": 0}]"));
+    assert_int_equal(s2s_data_parse_cut(&s, &apart, &opt, &err), 1);
+    assert_string_equal(s.text, "a b");
+    assert_string_equal(s.lang, "en");
+    s2s_sample_release(&s);
 }
 
 static void a_tokenized_row(void **state)
@@ -281,7 +333,8 @@ int main(void)
         cmocka_unit_test(marked_lines_are_skipped_as_python_sees_truth),
         cmocka_unit_test(bad_nemo_lines_name_the_key),
         cmocka_unit_test(a_cut),
-        cmocka_unit_test(a_resampled_cut_is_read),
+        cmocka_unit_test(a_cut_that_is_part_of_a_file_is_that),
+        cmocka_unit_test(texts_of_supervisions_are_joined_in_order_of_time),
         cmocka_unit_test(cuts_of_other_kinds_are_refused),
         cmocka_unit_test(a_tokenized_row),
         cmocka_unit_test(a_shuffle_buffer_gives_lhotses_order),

@@ -1,0 +1,118 @@
+/* What is said in Lhotse's cuts, and beside them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/data/cut.h"
+#include "lib/data/line_json.h"
+
+struct piece {
+    double start_s, end_s;
+    const json_t *supervision;
+    size_t idx;
+};
+
+static int by_start(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    if (x->start_s != y->start_s)
+        return x->start_s < y->start_s ? -1 : 1;
+    return x->idx < y->idx ? -1 : x->idx > y->idx;
+}
+
+struct pieces {
+    struct piece *all;
+    size_t n, cap;
+};
+
+static int add_pieces(struct pieces *pieces, const json_t *cut, double offset_s,
+                      struct s2s_error *err)
+{
+    const json_t *list = json_object_get(cut, "supervisions"), *one;
+    size_t i;
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return s2s_error_set(err, S2S_E_FORMAT, "'supervisions' is no list");
+    json_array_foreach(list, i, one)
+    {
+        if (!json_is_object(one))
+            return s2s_error_set(err, S2S_E_FORMAT, "'supervisions[%zu]' is no map", i);
+        const double start_s = offset_s + json_number_value(json_object_get(one, "start"));
+        const double end_s = start_s + json_number_value(json_object_get(one, "duration"));
+        s2s_grow(&pieces->all, pieces->n, &pieces->cap, sizeof *pieces->all);
+        pieces->all[pieces->n] = (struct piece){start_s, end_s, one, pieces->n};
+        pieces->n++;
+    }
+    return 0;
+}
+
+static int collect(struct pieces *pieces, const json_t *cut, struct s2s_error *err)
+{
+    const json_t *tracks = json_object_get(cut, "tracks"), *track;
+    size_t i;
+    int rc = add_pieces(pieces, cut, 0, err);
+    json_array_foreach(tracks, i,
+                       track) if (rc == 0 && !json_is_true(json_object_get(track, "mute"))) rc =
+        add_pieces(pieces, json_object_get(track, "cut"),
+                   json_number_value(json_object_get(track, "offset")), err);
+    if (pieces->n > 1)
+        qsort(pieces->all, pieces->n, sizeof *pieces->all, by_start);
+    return rc;
+}
+
+/* Texts with a space between them. */
+static int append_text(char **text, const json_t *supervision, struct s2s_error *err)
+{
+    char *more = NULL;
+    int rc = data_get_string(&more, supervision, "text", err);
+    if (rc <= 0)
+        return rc;
+    char *both = *text && **text && *more ? s2s_xasprintf("%s %s", *text, more)
+                                          : s2s_xstrdup(*text && **text ? *text : more);
+    free(more);
+    free(*text);
+    *text = both;
+    return 0;
+}
+
+int s2s_cut_words(struct s2s_cut_words *words, const json_t *cut, struct s2s_error *err)
+{
+    /* ends of aligned words are often some milliseconds late */
+    static const double overlap_s = 0.1;
+    struct pieces pieces = {.all = NULL};
+    *words = (struct s2s_cut_words){.text = NULL};
+    int rc = collect(&pieces, cut, err);
+    for (size_t i = 0; rc == 0 && i + 1 < pieces.n; i++)
+        if (pieces.all[i].end_s > pieces.all[i + 1].start_s + overlap_s) {
+            rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "%zu supervisions, of which some overlap: their texts have no order",
+                               pieces.n);
+            s2s_error_hint(err, rc, "cut it up with cuts.trim_to_supervisions()");
+        }
+    for (size_t i = 0; rc == 0 && i < pieces.n; i++)
+        rc = append_text(&words->text, pieces.all[i].supervision, err);
+    if (rc == 0 && pieces.n > 0)
+        rc = data_get_string(&words->lang, pieces.all[0].supervision, "language", err);
+    if (rc >= 0 && pieces.n > 0)
+        rc = data_get_string(&words->speaker, pieces.all[0].supervision, "speaker", err);
+    free(pieces.all);
+    if (rc >= 0)
+        return 0;
+    free(words->text);
+    free(words->lang);
+    free(words->speaker);
+    return rc;
+}
+
+json_t *s2s_cut_custom(const json_t *cut)
+{
+    const json_t *tracks = json_object_get(cut, "tracks"), *track;
+    json_t *custom = json_object();
+    size_t i;
+    json_object_update(custom, json_object_get(cut, "custom"));
+    json_array_foreach(tracks, i, track) if (!json_is_true(json_object_get(track, "mute")))
+        json_object_update(custom, json_object_get(json_object_get(track, "cut"), "custom"));
+    if (json_object_size(custom) > 0)
+        return custom;
+    json_decref(custom);
+    return NULL;
+}

@@ -5,6 +5,8 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
+#include "lib/ckpt/plan.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/train/share.h"
 #include "lib/train/trainer.h"
 
@@ -222,6 +224,17 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
         if (rc < 0)
             s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
     }
+    s2s_ckpt_close(ckpt);
+    return rc;
+}
+
+int s2s_restore_check(const char *path, struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    int rc = s2s_ckpt_open(&ckpt, path, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_ckpt_verify_read(ckpt, &(struct s2s_ckpt_write){.mesh = mesh}, err);
     s2s_ckpt_close(ckpt);
     return rc;
 }

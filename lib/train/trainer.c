@@ -203,6 +203,8 @@ static int restore_newest(struct s2s_trainer *t, struct s2s_error *err)
 {
     int rc = s2s_bundle_restore(&t->bundle, (uint64_t)t->recipe->seed, t->ckpt_root, t->optim,
                                 &t->state, err);
+    if (rc == 0)
+        rc = s2s_restore_check(t->ckpt_root, t->mesh, err);
     const bool damaged =
         rc == S2S_E_OPEN || rc == S2S_E_TRUNCATED || rc == S2S_E_DIGEST || rc == S2S_E_FORMAT;
     const int64_t previous = damaged ? s2s_dist_previous(t->ckpt_root) : -1;

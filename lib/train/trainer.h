@@ -143,6 +143,9 @@ void s2s_save_free(struct s2s_save *save); /* waits for the thread; NULL is a no
  * be there: NOTFOUND lists those that are not. Weights that nobody wants are a warning. */
 int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
                 struct s2s_run_state *state, struct s2s_error *err);
+/* Compares the checkpoint's files with the digests that were written with them, a share of them on
+ * each rank; agreeing on the result is up to the caller. DIGEST, TRUNCATED, NOTFOUND, IO. */
+int s2s_restore_check(const char *path, struct s2s_mesh *mesh, struct s2s_error *err);
 /* The averages of trained values (train.ema_decay) in their place; NOTFOUND if there are none. No
  * parameter may be divided. */
 int s2s_restore_averages(const char *path, struct s2s_params *params, struct s2s_error *err);

@@ -190,6 +190,27 @@ PY
     says "the manifest says"
 }
 
+@test "what is made of a file that we wrote is compared with its digest on the way" {
+    s2s-ckpt convert -q --to torch_dist "$DATA/mini_writer" dist
+    s2s-ckpt convert -q --to safetensors "$DATA/mini_writer" one.safetensors
+    # the last byte of what the weights are in, which nothing but the digest vouches for
+    flip_last() { flip "$1" $(($(stat -c %s "$1") - 1)) 1; }
+    cp -r dist whole
+    flip_last one.safetensors
+    flip_last "$(ls dist/iter_*/*.distcp dist/*.distcp 2>/dev/null | head -n 1)"
+    for command in "convert --to torch_dist one.safetensors" "convert --to safetensors one.safetensors" "reshard --files 2 dist" "prune dist" "average dist whole" \
+        "average whole dist"; do
+        exits 1 s2s-ckpt $command out
+        says "the manifest says"
+        says "it is damaged"
+        says "s2s-manifest.json"
+        [ ! -e out ]
+    done
+    # who wrote it since takes the manifest away
+    rm one.safetensors.s2s-manifest.json
+    exits 0 s2s-ckpt convert -q --to safetensors one.safetensors out
+}
+
 @test "a file alone: its digest is beside it, and verify compares every byte" {
     exits 0 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
     no_litter . a.safetensors a.safetensors.s2s-manifest.json

@@ -202,6 +202,8 @@ struct comparison {
     const struct s2s_ckpt_write *how; /* NULL, or for progress, stop and ranks */
     const char *alone; /* NULL, or the single file, whatever name the manifest has for it */
     bool names_only;   /* do not compare digests */
+    const struct s2s_ckpt *read_by; /* NULL, or only files that it reads are compared, */
+    const char *read_in;            /* in this folder of it: "", "llm/" */
     bool sha256;
     size_t n; /* number of files verified by this rank */
 };
@@ -285,6 +287,17 @@ static int compare(const struct comparison *c, const char *name, const json_t *e
     return rc;
 }
 
+/* Is it to be compared? */
+static bool is_read(const struct comparison *c, const char *name)
+{
+    if (!c->read_in)
+        return true;
+    char *path = s2s_xasprintf("%s%s", c->read_in, name);
+    const bool found = json_object_get(c->read_by->file_idx, path);
+    free(path);
+    return found;
+}
+
 /* Verifies each file on one of the ranks. */
 static int compare_all(struct comparison *c, const json_t *files, struct s2s_error *err)
 {
@@ -298,7 +311,7 @@ static int compare_all(struct comparison *c, const json_t *files, struct s2s_err
     {
         if (rc < 0)
             break;
-        if (i++ % size != rank)
+        if (i++ % size != rank || !is_read(c, name))
             continue;
         rc = compare(c, name, entry, err);
         c->n++;
@@ -350,14 +363,16 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
     return rc;
 }
 
-/* Verifies a folder against integrity.json and, if `ours`, s2s-manifest.json. */
-static int verify_folder(const char *dir, struct comparison *c, bool ours, struct s2s_error *err)
+enum { OURS = 1, INTEGRITY = 2 }; /* s2s-manifest.json, integrity.json */
+
+/* Verifies a folder against those of these that it has. */
+static int verify_folder(const char *dir, struct comparison *c, int against, struct s2s_error *err)
 {
     c->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->dir_fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "open");
-    int rc = ours ? verify_one(c, CKPT_MANIFEST, "xxh3-128", err) : 0;
-    if (rc == 0)
+    int rc = against & OURS ? verify_one(c, CKPT_MANIFEST, "xxh3-128", err) : 0;
+    if (rc == 0 && against & INTEGRITY)
         rc = verify_one(c, "integrity.json", "sha256", err);
     close(c->dir_fd);
     return rc;
@@ -388,14 +403,17 @@ static int verify_alone(const char *path, const struct s2s_ckpt_write *how, size
 
 /* Verifies a folder and the parts of a composite model, which have manifests of their own. c->ckpt
  * is about the top folder only. */
-static int verify_folders(const struct s2s_ckpt *ckpt, struct comparison *c, struct s2s_error *err)
+static int verify_folders(const struct s2s_ckpt *ckpt, struct comparison *c, int against,
+                          struct s2s_error *err)
 {
-    static const char *const folders[] = {"", "/encoder", "/llm"};
+    static const char *const folders[] = {"", "encoder/", "llm/", "vision/"};
     int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
-        char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++) {
+        char *path = s2s_xasprintf("%s/%s", ckpt->path, folders[i]);
+        path[strlen(path) - 1] = 0;
+        c->read_in = c->read_by ? folders[i] : NULL;
         if (i == 0 || s2s_is_there(AT_FDCWD, path))
-            rc = verify_folder(path, c, true, err);
+            rc = verify_folder(path, c, against, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", path);
         c->ckpt = NULL;
@@ -410,15 +428,27 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_
     if (ckpt->dir_fd < 0)
         return verify_alone(ckpt->path, how, n_files, err);
     struct comparison c = {.links = !ckpt->no_links, .how = how};
-    int rc = verify_folders(ckpt, &c, err);
+    int rc = verify_folders(ckpt, &c, OURS | INTEGRITY, err);
     *n_files = c.n;
+    return rc;
+}
+
+int s2s_ckpt_verify_read(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                         struct s2s_error *err)
+{
+    size_t n;
+    struct comparison c = {.links = !ckpt->no_links, .how = how, .read_by = ckpt};
+    int rc = ckpt->dir_fd < 0 ? verify_alone(ckpt->path, how, &n, err)
+                              : verify_folders(ckpt, &c, OURS, err);
+    if (ckpt->dir_fd >= 0 && (rc == S2S_E_DIGEST || rc == S2S_E_TRUNCATED))
+        s2s_error_hint(err, rc, "or another program wrote it since: then remove " CKPT_MANIFEST);
     return rc;
 }
 
 int s2s_ckpt_verify_named(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct comparison c = {.ckpt = ckpt, .names_only = true};
-    return ckpt->dir_fd < 0 ? 0 : verify_folders(ckpt, &c, err);
+    return ckpt->dir_fd < 0 ? 0 : verify_folders(ckpt, &c, OURS | INTEGRITY, err);
 }
 
 int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
@@ -427,7 +457,7 @@ int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt
     struct comparison c = {.links = !ckpt->no_links, .ckpt = ckpt, .how = how};
     if (ckpt->dir_fd < 0)
         return 0;
-    int rc = verify_folder(ckpt->path, &c, false, err);
+    int rc = verify_folder(ckpt->path, &c, INTEGRITY, err);
     if (rc == S2S_E_UNSUPPORTED) { /* of a later release; the archives' checksums remain */
         s2s_warn("ckpt", "%s: %s: nothing is compared with it", ckpt->path, err->text);
         s2s_error_clear(err);

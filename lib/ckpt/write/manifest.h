@@ -60,6 +60,15 @@ int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, 
  */
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
                              size_t *n_files, struct s2s_error *err);
+/*
+ * Compares the files that the checkpoint reads with the digests that were written with them, in
+ * s2s-manifest.json: what is made of a damaged file would get digests of its own. Each file is
+ * compared by one of the ranks of how->mesh; agreeing on the result is up to the caller. how: for
+ * stop and ranks; may be NULL. Other threads may read the checkpoint at the same time. 0: all are
+ * equal, or there is no manifest. Errors as above.
+ */
+int s2s_ckpt_verify_read(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                         struct s2s_error *err);
 /* Checks that the manifest of the folder, if there is one, lists every file that is read. FORMAT.
  */
 int s2s_ckpt_verify_named(const struct s2s_ckpt *ckpt, struct s2s_error *err);

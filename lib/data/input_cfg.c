@@ -494,6 +494,8 @@ static int read_root(struct item *item, const struct s2s_conf *conf, struct read
     const struct s2s_conf *list = s2s_conf_key(conf, "input_cfg");
     if (!list) {
         int rc = fail(r, S2S_E_FORMAT, conf, "expected a list of data sets, or 'input_cfg'");
+        if (s2s_conf_key(conf, "audio_filepath") || s2s_conf_key(conf, "recording"))
+            return s2s_error_hint(r->err, rc, "lines of samples go to --manifest or --cuts");
         return s2s_error_hint(r->err, rc, "- {type: nemo, manifest_filepath: train.jsonl}");
     }
     int rc = get_attributes(&a, conf, r);
@@ -524,6 +526,8 @@ int s2s_source_open_input_cfg(struct s2s_source **source, const char *path,
     struct s2s_conf_faults faults = {.n = 0};
     struct item item = {.node = NULL};
     int rc = s2s_conf_read(&conf, path, S2S_CONF_AUTO, err);
+    if (rc == S2S_E_FORMAT && strstr(path, ".json"))
+        s2s_error_hint(err, rc, "lines of samples go to --manifest or --cuts");
     if (rc < 0)
         return rc;
     s2s_conf_resolve(conf, S2S_CONF_OMEGACONF, NULL, &faults);

@@ -10,6 +10,7 @@
 #include "lib/data/manifest.h"
 #include "lib/data/source.h"
 #include "lib/data/spool.h"
+#include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
 struct lines_source {
@@ -19,8 +20,8 @@ struct lines_source {
     size_t n_files;
     struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field, *audio_field;
-    /* The order of files that the last walk took [n_files]: the next one shuffles that, as upstream
-     * shuffles its list of paths in place */
+    /* The order of files [n_files]: a walk that begins shuffles what the last one left, also under
+     * one that is still going on, as upstream shuffles its list of paths in place */
     uint32_t *order;
     uint64_t epoch;
 };
@@ -28,10 +29,11 @@ struct lines_source {
 struct lines_walk {
     struct s2s_walk base;
     struct s2s_pyrandom random; /* of lines */
-    uint32_t *order;            /* [n_files] */
-    size_t idx;                 /* the place: a file of order, */
-    struct s2s_line line;       /* and its line last given, */
-    struct s2s_line *shuffled;  /* or how many of its shuffled lines [n_shuffled] are given */
+    bool drawn, in_file;
+    size_t idx;                /* the place: in the source's order, */
+    uint32_t part;             /* the file that was there when it was begun, */
+    struct s2s_line line;      /* and its line last given, */
+    struct s2s_line *shuffled; /* or how many of its shuffled lines [n_shuffled] are given */
     size_t n_shuffled, n_given;
 };
 
@@ -57,12 +59,11 @@ static struct s2s_walk *begin(struct s2s_source *base)
 static void draw(struct lines_walk *w, struct lines_source *s)
 {
     const bool by_epoch = s->kind == S2S_LINES_NEMO || is_conversation(s->kind);
-    w->order = s2s_xmalloc((s->n_files + 1) * sizeof *w->order);
+    w->drawn = true;
     if (s->opt.shuffle && s->kind != S2S_LINES_CUTS && s->kind != S2S_LINES_IDS) {
         s2s_pyrandom_seed(&w->random, s->opt.seed + (by_epoch ? s->epoch : 0));
         s2s_pyrandom_shuffle(&w->random, s->order, s->n_files);
     }
-    memcpy(w->order, s->order, s->n_files * sizeof *w->order);
     s->epoch += s->kind == S2S_LINES_NEMO;
 }
 
@@ -125,18 +126,21 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
 {
     struct lines_walk *w = (struct lines_walk *)base;
     struct lines_source *s = (struct lines_source *)base->source;
-    if (!w->order)
+    if (!w->drawn)
         draw(w, s);
     for (; w->idx < s->n_files; w->idx++) {
-        const uint32_t part = w->order[w->idx];
-        while (next_line(w, s, &s->files[part])) {
+        w->part = w->in_file ? w->part : s->order[w->idx];
+        w->in_file = true;
+        while (next_line(w, s, &s->files[w->part])) {
             if (may_be_marked(s->kind) && is_marked(&w->line)) {
                 s->base.n_marked++;
                 continue;
             }
-            *place = (struct s2s_place){.at = w->line.begin, .line = w->line.number, .part = part};
+            *place =
+                (struct s2s_place){.at = w->line.begin, .line = w->line.number, .part = w->part};
             return 1;
         }
+        w->in_file = false;
         w->line = (struct s2s_line){.number = 0};
         free(w->shuffled);
         w->shuffled = NULL;
@@ -148,7 +152,6 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
 static void end(struct s2s_walk *base)
 {
     struct lines_walk *w = (struct lines_walk *)base;
-    free(w->order);
     free(w->shuffled);
     free(w);
 }
@@ -269,6 +272,8 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
         rc = s2s_lines_open(&s->files[s->n_files], paths[s->n_files], err);
         s->order[s->n_files] = (uint32_t)s->n_files;
         s->n_files += rc == 0;
+        if (rc == 0)
+            rc = data_check_kind(&s->files[s->n_files - 1], kind, err);
     }
     if (rc == 0)
         *source = &s->base;

@@ -30,6 +30,10 @@ struct s2s_members {
 static int bad_tar(const struct s2s_members *tar, struct archive *in, struct s2s_error *err)
 {
     const char *why = archive_error_string(in);
+    if (why && strstr(why, "Unrecognized archive format")) {
+        int rc = s2s_error_set(err, S2S_E_FORMAT, "%s: is no tar", tar->name);
+        return s2s_error_hint(err, rc, "--tars takes tars, --manifest the lines about them");
+    }
     const bool cut = why && (strstr(why, "runcated") || strstr(why, "End-of-file"));
     return s2s_error_set(err, cut ? S2S_E_TRUNCATED : S2S_E_FORMAT, "%s: damaged tar: %s",
                          tar->name, why ? why : "not readable");

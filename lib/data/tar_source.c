@@ -11,6 +11,7 @@
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
 #include "lib/data/members.h"
+#include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
 /* A member about as long as its line says is taken whole. */
@@ -32,7 +33,6 @@ struct tar_source {
     size_t n_shards;
     struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field;
-    uint32_t *order; /* [n_shards] that conversations shuffle in place, epoch after epoch */
     uint64_t epoch;
 };
 
@@ -235,16 +235,14 @@ static struct s2s_walk *begin(struct s2s_source *base)
     return &w->base;
 }
 
-/* NeMo's tars are shuffled from the order of their ids on, conversations from the last epoch's. */
-static void draw(struct tar_walk *w, struct tar_source *s)
+static void draw(struct tar_walk *w, const struct tar_source *s)
 {
     w->order = s2s_xmalloc((s->n_shards + 1) * sizeof *w->order);
+    for (size_t i = 0; i < s->n_shards; i++)
+        w->order[i] = (uint32_t)i;
     s2s_pyrandom_seed(&w->random, s->opt.seed + s->epoch);
-    memcpy(w->order, s->order, s->n_shards * sizeof *w->order);
     if (s->opt.shuffle)
         s2s_pyrandom_shuffle(&w->random, w->order, s->n_shards);
-    if (s->kind != S2S_LINES_NEMO)
-        memcpy(s->order, w->order, s->n_shards * sizeof *w->order);
 }
 
 /* Draws how many of n items of the shard are left out in front. */
@@ -596,7 +594,6 @@ static void close_tars(struct s2s_source *base)
     }
     free(s->files);
     free(s->shards);
-    free(s->order);
     free(s->text_field);
     free(s->lang_field);
     json_decref(s->opt.tags);
@@ -614,6 +611,8 @@ static int open_files(struct tar_source *s, const char *const *manifests, size_t
     while (rc == 0 && s->n_files < n_manifests) {
         rc = s2s_lines_open(&s->files[s->n_files], manifests[s->n_files], err);
         s->n_files += rc == 0;
+        if (rc == 0)
+            rc = data_check_kind(&s->files[s->n_files - 1], s->kind, err);
     }
     return rc;
 }
@@ -632,10 +631,8 @@ int s2s_source_open_tars(struct s2s_source **source, enum s2s_lines_kind kind,
     s->text_field = opt->text_field ? s2s_xstrdup(opt->text_field) : NULL;
     s->lang_field = opt->lang_field ? s2s_xstrdup(opt->lang_field) : NULL;
     s->shards = s2s_xcalloc(n_tars + 1, sizeof *s->shards);
-    s->order = s2s_xcalloc(n_tars + 1, sizeof *s->order);
     for (s->n_shards = 0; s->n_shards < n_tars; s->n_shards++) {
         const size_t i = s->n_shards;
-        s->order[i] = (uint32_t)i;
         s->shards[i] = (struct shard){.manifest = (uint32_t)(n_manifests > 1 ? i : 0),
                                       .tar_path = s2s_xstrdup(tars[i])};
     }

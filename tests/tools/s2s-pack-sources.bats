@@ -1,0 +1,234 @@
+#!/usr/bin/env bats
+# s2s-pack: where samples come from: blends, tars, conversations, texts, commands, and files of another kind.
+load common
+
+# The data sets of tests/oracle/data in the current folder, and a shortcut.
+setup_tool() {
+    python3 "$ROOT/tests/oracle/data/make_data.py"
+    tok=$ROOT/demo/tokenizer.json
+}
+
+pack() { s2s-pack -q --tokenizer "$tok" "$@"; }
+
+# rows STREAM: id, text, number of clips and the ids that are predicted, a row a line
+rows() {
+    PYTHONPATH=$ROOT/tests/oracle/packing python3 - "$1" <<'PY'
+import json, sys, naive
+for t, m in naive.read_stream(sys.argv[1])[1]:
+    get = lambda k: json.loads(m[k]) if isinstance(m[k], str) else m[k]
+    slot, at = t["audio_slot"], 0
+    for name, text, n in zip(get("ids"), get("texts"), t["seq_lens_padded"]):
+        labels = [x for x in t["labels"][at:at + n] if x != -100]
+        print(name, text, sum(at <= s < at + n for s in slot), *labels, sep="|")
+        at += n
+PY
+}
+
+# sounds STREAM: digest of each record's samples
+sounds() {
+    PYTHONPATH=$ROOT/tests/oracle/packing python3 - "$1" <<'PY'
+import hashlib, sys, naive
+for t, m in naive.read_stream(sys.argv[1])[1]:
+    print(hashlib.sha256(str(list(t["audio_pcm"])).encode()).hexdigest(), *t["audio_cu_samples"])
+PY
+}
+
+@test "blends draw in the order of NeMo over Lhotse" {
+    python3 "$ROOT/tests/oracle/data/check_orders.py"
+}
+
+@test "a blend gives the same bytes with one thread and with four, and twice" {
+    for j in 1 4 4; do
+        pack --input-cfg "$ROOT/tests/oracle/data/orders/tarred.yaml" --samples 60 --tokens 256 -j $j -o $j.s2s
+        [ ! -e old ] || same old $j.s2s
+        cp $j.s2s old
+    done
+    s2s-shard verify 4.s2s
+}
+
+@test "members of tars sound as the files that they were, parts of them too" {
+    mkdir un && tar xf tar/audio_1.tar -C un
+    sed 's/-sub[0-9]*//' tar/manifest_1.json >un/m.json
+    pack --manifest un/m.json --batch-size 1 -o files.s2s
+    pack --manifest tar/manifest_1.json --tars tar/audio_1.tar --batch-size 1 -o tars.s2s
+    sounds files.s2s | sort >want
+    sounds tars.s2s | sort >got
+    [ "$(wc -l <got)" = 6 ]
+    same want got
+    # a compressed one, and one from a command
+    gzip -k tar/audio_1.tar
+    mv tar/audio_1.tar.gz audio.tgz
+    pack --manifest tar/manifest_1.json --tars audio.tgz --batch-size 1 -o gz.s2s
+    sounds gz.s2s | sort >got
+    same want got
+    pack --manifest tar/manifest_1.json --tars 'pipe:cat tar/audio_1.tar' --batch-size 1 -o pipe.s2s
+    sounds pipe.s2s | sort >got
+    same want got
+}
+
+@test "shards are matched by their numbers, and every sample comes once" {
+    pack --manifest 'tar/manifest__OP_0..3_CL_.json' --tars 'tar/audio_{3,1,0,2}.tar' --batch-size 100 --audio none -o out.s2s
+    rows out.s2s | cut -d'|' -f2 | sort >got
+    cat tar/manifest_?.json | jq -r 'select(._skipme != true) | .text' | sort >want
+    same want got
+    exits 1 pack --manifest 'tar/manifest_{0..2}.json' --tars 'tar/audio_{1..3}.tar' --batch-size 100 -o out.s2s
+    says "shard 0 has no tar"
+    exits 1 pack --manifest 'tar/manifest_{0..2}.json' --tars 'tar/audio_{0..3}.tar' --batch-size 100 -o out.s2s
+    says "3 manifests and 4 tars"
+}
+
+@test "a member without a line is refused or left out, a broken tar is named or skipped" {
+    grep -v m1_2 tar/manifest_1.json >few.json
+    exits 1 pack --manifest few.json --tars tar/audio_1.tar --batch-size 100 -o out.s2s
+    says "m1_2.wav is not in few.json"
+    pack --manifest few.json --tars tar/audio_1.tar --batch-size 100 --skip-missing -o out.s2s
+    [ "$(rows out.s2s | wc -l)" = 5 ]
+    head -c 12000 tar/audio_1.tar >cut && mv cut tar/audio_1.tar
+    exits 1 pack --manifest 'tar/manifest_{0..2}.json' --tars 'tar/audio_{0..2}.tar' --batch-size 100 -o out.s2s
+    says "tar/audio_1.tar"
+    pack --manifest 'tar/manifest_{0..2}.json' --tars 'tar/audio_{0..2}.tar' --batch-size 100 --bad skip --report r.json -o out.s2s 2>err
+    jq -r '.skipped[].reason' r.json | grep -q 'tar/audio_1.tar'
+    rows out.s2s | cut -d'|' -f2 | grep -q 'm2 0'
+}
+
+@test "conversations: turns of sound and text, the loss on the assistant" {
+    cat >c.jsonl <<'J'
+{"id":"two","conversations":[{"from":"User","type":"audio","value":"wav/w0.wav","duration":0.3},{"from":"Assistant","type":"text","value":"a"},{"from":"User","type":"text","value":"and"},{"from":"User","type":"audio","value":"wav/w1.wav","offset":0.1,"duration":0.1},{"from":"Assistant","type":"text","value":"b"}]}
+{"id":"skipped","conversations":[],"custom":{"_skipme":true}}
+J
+    pack --conversations c.jsonl --batch-size 1 -o out.s2s
+    # 'a' and 'b' with the ends of their turns
+    [ "$(rows out.s2s)" = "two|b|2|101|2|102|2" ]
+    PYTHONPATH=$ROOT/tests/oracle/packing python3 -c "
+import naive
+t, m = naive.read_stream('out.s2s')[1][0]
+assert list(t['audio_cu_samples']) == [0, 4800, 6400], t['audio_cu_samples']"
+    pack --conversations 'talk/t{0,1}.jsonl' --batch-size 100 --audio none -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2,3 | head -n 2 | tr '\n' ' ')" = "t0 0|1 t0 1|1 " ]
+    [ "$(rows out.s2s | wc -l)" = 11 ]
+    pack --share-gpt share/g0.jsonl --batch-size 100 --audio none -o out.s2s
+    [ "$(rows out.s2s | head -n 1 | cut -d'|' -f1,2,3)" = "g0-0|g0 0|1" ]
+    echo '{"id":"x","conversations":[{"from":"User","type":"text","value":"hi"}]}' >c.jsonl
+    exits 1 pack --conversations c.jsonl --batch-size 1 -o out.s2s
+    says "c.jsonl:1"
+    says "no turn of the assistant"
+}
+
+@test "clips of conversations in tars come in the order of their turns" {
+    pack --conversations 'talktar/talk_{0..3}.jsonl' --tars 'talktar/audio_{0..3}.tar' --batch-size 100 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f3 | sort -u)" = 1 ]
+    [ "$(rows out.s2s | wc -l)" = 14 ]
+    sed -i 's/k1_2.wav/k1_0.wav/' talktar/talk_1.jsonl
+    exits 1 pack --conversations 'talktar/talk_{0..3}.jsonl' --tars 'talktar/audio_{0..3}.tar' --batch-size 100 -o out.s2s
+    says "talktar/talk_1.jsonl:3: talktar/audio_1.tar has k1_2.wav where 'k1_0.wav' is expected"
+}
+
+@test "texts, chats and pairs are rows without sound" {
+    printf 'one\ntwo\n' >t.txt
+    pack --text t.txt --batch-size 10 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2,3 | tr '\n' ' ')" = "one|0 two|0 " ]
+    echo '{"body":"three"}' >t.jsonl
+    pack --text-jsonl t.jsonl --text-field body --batch-size 10 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2)" = three ]
+    cat >s.jsonl <<'J'
+{"messages":[{"role":"system","content":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}
+{"input":"q","output":"b"}
+{"prompt":"q","completion":"c"}
+{"system":"s","conversations":[{"from":"User","value":"q"},{"from":"Assistant","value":"d"}]}
+{"messages":[{"role":"user","content":[{"type":"audio","audio":"wav/w0.wav"},{"type":"text","text":"q"}]},{"role":"assistant","content":"e"}]}
+J
+    pack --sft s.jsonl --batch-size 10 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2- | tr '\n' ' ')" = "a|0|101|2 b|0|102|2 c|0|103|2 d|0|104|2 e|1|105|2 " ]
+}
+
+@test "other keys for text and language, and what is said before a sample" {
+    echo '{"audio_filepath":"wav/w0.wav","duration":0.3,"answer":"yes","context":"is it?"}' >m.json
+    exits 1 pack --manifest m.json --batch-size 1 -o out.s2s
+    says "--text-field answer"
+    pack --manifest m.json --text-field answer --batch-size 1 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2)" = yes ]
+    cat >b.yaml <<'Y'
+text_field: answer
+input_cfg:
+  - type: group
+    tags: {system_prompt: listen, context: "is it?"}
+    input_cfg:
+      - {type: nemo, manifest_filepath: m.json, tags: {context: replaced}}
+Y
+    pack --input-cfg b.yaml --batch-size 1 -o tags.s2s
+    pack --manifest m.json --text-field answer --batch-size 1 -o plain.s2s
+    len() { PYTHONPATH=$ROOT/tests/oracle/packing python3 -c "import naive; print(naive.read_stream('$1')[1][0][0]['num_tokens'][0])"; }
+    [ "$(len tags.s2s)" -gt "$(len plain.s2s)" ]
+}
+
+@test "the end of a command is looked at, whatever it wrote" {
+    pack --manifest 'pipe:cat nemo/u0.json | sed s=../wav=wav=' --batch-size 10 -o out.s2s
+    exits 1 pack --manifest 'pipe:cat nemo/u0.json; exit 3' --batch-size 10 -o out2.s2s
+    says "failed with exit status 3"
+    exits 1 pack --manifest tar/manifest_1.json --tars 'pipe:cat tar/audio_1.tar; false' --batch-size 10 -o out2.s2s
+    says "failed with exit status 1"
+    [ ! -e out2.s2s ]
+    cat >b.yaml <<'Y'
+- {type: nemo, manifest_filepath: "pipe:cat nemo/u0.json | sed s=../wav=wav="}
+Y
+    exits 1 pack --input-cfg b.yaml --batch-size 10 -o out2.s2s
+    says "--run-pipes"
+    pack --input-cfg b.yaml --run-pipes --batch-size 10 -o out.s2s
+}
+
+@test "a config that is wrong names its line and key" {
+    wrong() {
+        printf '%s\n' "$2" >b.yaml
+        exits "${3:-1}" pack --input-cfg b.yaml --batch-size 10 --audio none -o out.s2s
+        says "$1"
+    }
+    wrong "b.yaml:2:12" '- {type: txt, paths: txt/s0_0.txt, weight: 1}
+- {weight: -1, type: txt, paths: txt/s1_0.txt}'
+    wrong "either all items" '- {type: txt, paths: txt/s0_0.txt, weight: 1}
+- {type: txt, paths: txt/s1_0.txt}'
+    wrong "type 'nemmo' is not read here" '- {type: nemmo, paths: x}'
+    wrong "'manifest_filepath' is missing" '- {type: nemo}'
+    wrong "force_iterable_dataset" '- {type: nemo, manifest_filepath: nemo/u0.json}
+- {type: txt, paths: txt/s1_0.txt}'
+    wrong "nested 1 deep" 'reweight_temperature: [1, 2]
+input_cfg: [{type: txt, paths: txt/s0_0.txt, weight: 1}]'
+    wrong "--samples N" 'max_open_streams: 2
+input_cfg: [{type: txt, paths: txt/s0_0.txt}, {type: txt, paths: txt/s1_0.txt}]' 2
+    wrong "absent.txt" '- {type: txt, paths: absent.txt}' 2
+}
+
+@test "a file of another kind is named, with the option that takes it" {
+    echo '{"id":"c","start":0,"duration":0.3,"channel":0,"supervisions":[],"recording":{"id":"r","sources":[]}}' >cuts.jsonl
+    echo '{"input_ids":[1,2,3]}' >ids.jsonl
+    jq . nemo/u0.json >pretty.json
+    jq -s -c . nemo/u0.json >array.json
+    printf 'input_cfg:\n' >cfg.yaml
+    pack --sft sft/c0.jsonl --batch-size 4 -o done.s2s
+    printf 'PAR1....PAR1' >p.parquet
+    while read -r option file text; do
+        exits 1 s2s-pack $option $file $([ $option = --ids ] || echo --tokenizer $tok) --tokens 64 -o out.s2s
+        says "$text"
+        says "$file: "
+        [ ! -e out.s2s ]
+    done <<'T'
+--cuts nemo/u0.json --manifest takes it
+--manifest cuts.jsonl --cuts takes them
+--manifest ids.jsonl --ids takes them
+--ids nemo/u0.json --manifest takes it
+--manifest talk/t0.jsonl --conversations takes them
+--manifest share/g0.jsonl --share-gpt takes them
+--cuts sft/c0.jsonl --sft takes them
+--conversations nemo/u0.json --manifest takes it
+--manifest pretty.json jq -c . FILE
+--manifest array.json jq -c '.[]' FILE
+--manifest tar/audio_0.tar --tars takes it
+--manifest p.parquet found Parquet
+--manifest wav/w0.wav found sound
+--manifest done.s2s packed stream
+--manifest cfg.yaml --input-cfg takes
+T
+    exits 1 pack --manifest tar/manifest_0.json --tars nemo/u0.json --tokens 64 -o out.s2s
+    says "nemo/u0.json: is no tar"
+    exits 1 pack --input-cfg nemo/u0.json --tokens 64 -o out.s2s
+    says "--manifest or --cuts"
+}

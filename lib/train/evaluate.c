@@ -10,6 +10,7 @@
 #include "lib/text/metrics.h"
 #include "lib/text/tokenizer.h"
 #include "lib/train/feed_internal.h"
+#include "lib/train/images.h"
 #include "lib/train/split.h"
 #include "lib/train/trainer.h"
 
@@ -133,6 +134,18 @@ static bool score_round(struct evaluation *e, const struct round *r, int *rc, st
 
 /* ---- text of an utterance ---- */
 
+/* Images of which all rows stand before slot n. */
+static int64_t images_before(const struct s2s_media *images, int64_t n)
+{
+    int64_t row = 0, k = 0;
+    for (; k < images->n; k++) {
+        row += images->rows[k];
+        if (row > 0 && images->slot_of_row[row - 1] >= n)
+            break;
+    }
+    return k;
+}
+
 /* The part before the first token to be predicted. Returns its length; 0: nothing is predicted. */
 static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2],
                          const struct s2s_pack *utterance)
@@ -154,7 +167,8 @@ static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2],
     while (k < clips->n && utterance->clip_slot[k] + clips->rows[k] <= n)
         k++;
     prompt->media[0].n = k;
-    prompt->n_media = k > 0;
+    prompt->media[TRAIN_IMAGES].n = images_before(&u->media[TRAIN_IMAGES], n);
+    train_images_count(prompt);
     return n;
 }
 

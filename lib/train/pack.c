@@ -12,6 +12,7 @@
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
 #include "lib/thd/cp.h"
+#include "lib/train/images.h"
 #include "lib/train/split.h"
 
 void s2s_pack_free(struct s2s_pack *pack)
@@ -60,7 +61,7 @@ static void place_clips(struct s2s_pack *pack)
     int32_t *slots = s2s_pack_alloc(pack, s2s_media_n_rows(clips), sizeof *slots);
     s2s_media_slots(slots, pack->clip_slot, clips->rows, clips->n);
     clips->slot_of_row = slots;
-    pack->batch.n_media = clips->n > 0;
+    train_images_count(&pack->batch);
 }
 
 /* ---- from a record ---- */
@@ -155,6 +156,9 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
         clips->rows = copy_named(pack, st, "audio_frames");
     }
     pack_count(pack);
+    int rc = train_images_read(pack, st, err);
+    if (rc < 0)
+        return rc;
     if (schema->cp_size > 1) {
         s2s_pack_take_part(pack, (int)schema->cp_size, (int)schema->cp_rank, schema->has_embed);
         return 0;
@@ -522,7 +526,7 @@ static void join_rows(struct s2s_pack *to, struct s2s_pack *const *packs, size_t
         t += (int32_t)packs[i]->batch.n_tokens;
     }
     all->slot_of_row = slots;
-    to->batch.n_media = 1;
+    train_images_count(&to->batch);
 }
 
 static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
@@ -575,6 +579,7 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
     join_draws(to, packs, n);
     if (to->batch.media[0].n > 0)
         join_clips(to, packs, n);
+    train_images_join(to, packs, n);
     pack_count(to);
     to->n_real = 0;
     for (size_t i = 0; i < n; i++)
@@ -650,6 +655,24 @@ static void bound_utterance(struct s2s_pack *to)
     u->seq_lens = bounds + 2;
 }
 
+/* The images of the slots [slots[0], slots[1]), behind the clips (first and number) that became
+ * those of `sound`, maybe longer or shorter. */
+static void move_images(struct s2s_pack *to, const struct s2s_pack *pack, const int64_t slots[2],
+                        const int64_t clips[2], const struct s2s_media *sound)
+{
+    const struct s2s_media *own = &pack->batch.media[0];
+    const bool others = sound != own;
+    int32_t *moved = s2s_xmalloc((size_t)(slots[1] - slots[0] + 1) * sizeof *moved);
+    int64_t k = clips[0], shift = 0;
+    for (int64_t t = slots[0]; t < slots[1]; t++) {
+        for (; k < clips[0] + clips[1] && t >= pack->clip_slot[k] + own->rows[k]; k++)
+            shift += sound->rows[others ? 0 : k] - own->rows[k];
+        moved[t - slots[0]] = (int32_t)(t - slots[0] + shift);
+    }
+    train_images_move(to, pack, slots[0], slots[1], moved);
+    free(moved);
+}
+
 struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
                                     const struct s2s_pack *donor)
 {
@@ -692,6 +715,7 @@ struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
     clips->width = sound->width;
     clips->projected = sound->projected;
     place_clips(to);
+    move_images(to, pack, (const int64_t[]){begin, end}, (const int64_t[]){first, n_clips}, sound);
     bound_utterance(to);
     to->place = pack->batch.n_seqs > 1
                     ? s2s_xasprintf("%s, utterance %lld", pack->place, (long long)seq)

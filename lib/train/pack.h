@@ -27,7 +27,8 @@ struct s2s_pack_part {
 
 /* All arrays are the pack's own; batch points at them. */
 struct s2s_pack {
-    struct s2s_batch batch;   /* media[0] are its clips, n is 0 where it has none */
+    struct s2s_batch batch;   /* media[0] are its clips, media[1] its images; n is 0 where it has
+                                 none */
     const int32_t *clip_slot; /* [media[0].n] where each clip begins */
     int64_t n_labels;         /* that count */
     int64_t n_real;           /* slots that are no padding; of a cut pack those of all its ranks */

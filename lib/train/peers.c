@@ -4,6 +4,7 @@
 
 #include "lib/base/base.h"
 #include "lib/train/feed_internal.h"
+#include "lib/train/images.h"
 
 /* ---- who reads what ---- */
 
@@ -32,7 +33,7 @@ bool train_place_reads(const struct train_place *at, int64_t i, int64_t together
 
 /* The struct as it is, the sizes of what it points to (-1: NULL), then that, each at a multiple of
  * ALIGN from the first. Both ends are the same program. */
-enum { N_PARTS = 15, ALIGN = 64 };
+enum { N_PARTS = 20, ALIGN = 64 };
 
 static int64_t padded(int64_t bytes)
 {
@@ -48,9 +49,10 @@ static int64_t text_bytes(const char *text)
 static void list_parts(const void *parts[N_PARTS], int64_t bytes[N_PARTS], const struct s2s_pack *p)
 {
     const struct s2s_batch *b = &p->batch;
-    const struct s2s_media *clips = &b->media[0];
+    const struct s2s_media *clips = &b->media[0], *images = &b->media[TRAIN_IMAGES];
     const int64_t n_rows = s2s_media_n_rows(clips),
-                  n_data = clips->cu ? clips->cu[clips->n] : n_rows;
+                  n_data = clips->cu ? clips->cu[clips->n] : n_rows,
+                  n_pixels = images->n > 0 ? images->cu[images->n] * images->width : 0;
     const struct {
         const void *part;
         int64_t bytes;
@@ -60,9 +62,11 @@ static void list_parts(const void *parts[N_PARTS], int64_t bytes[N_PARTS], const
         {b->seq_lens, b->n_seqs * 4},       {p->clip_slot, clips->n * 4},
         {clips->rows, clips->n * 4},        {clips->slot_of_row, n_rows * 4},
         {clips->cu, (clips->n + 1) * 8},    {clips->data, n_data * clips->width * 4},
-        {p->ids, text_bytes(p->ids)},       {p->texts, text_bytes(p->texts)},
-        {p->place, text_bytes(p->place)},   {b->draws, b->n_seqs * 8},
-        {clips->draws, clips->n * 8},
+        {images->rows, images->n * 4},      {images->slot_of_row, s2s_media_n_rows(images) * 4},
+        {images->grid, images->n * 8},      {images->cu, (images->n + 1) * 8},
+        {images->data, n_pixels * 4},       {p->ids, text_bytes(p->ids)},
+        {p->texts, text_bytes(p->texts)},   {p->place, text_bytes(p->place)},
+        {b->draws, b->n_seqs * 8},          {clips->draws, clips->n * 8},
     };
     for (int i = 0; i < N_PARTS; i++) {
         parts[i] = list[i].part;
@@ -119,7 +123,7 @@ struct s2s_pack *train_pack_take(const char **from)
     p->blocks[0] = at;
     p->n_blocks = p->cap_blocks = 1;
     struct s2s_batch *b = &p->batch;
-    struct s2s_media *clips = &b->media[0];
+    struct s2s_media *clips = &b->media[0], *images = &b->media[TRAIN_IMAGES];
     b->input_ids = next_part(&at, &bytes);
     b->labels = next_part(&at, &bytes);
     b->position_ids = next_part(&at, &bytes);
@@ -130,6 +134,11 @@ struct s2s_pack *train_pack_take(const char **from)
     clips->slot_of_row = next_part(&at, &bytes);
     clips->cu = next_part(&at, &bytes);
     clips->data = next_part(&at, &bytes);
+    images->rows = next_part(&at, &bytes);
+    images->slot_of_row = next_part(&at, &bytes);
+    images->grid = next_part(&at, &bytes);
+    images->cu = next_part(&at, &bytes);
+    images->data = next_part(&at, &bytes);
     p->ids = next_text(&at, &bytes);
     p->texts = next_text(&at, &bytes);
     p->place = next_text(&at, &bytes);

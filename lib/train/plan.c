@@ -7,6 +7,8 @@
 
 #include "kernels/count/count.h"
 #include "lib/base/base.h"
+#include "lib/model/salm.h"
+#include "lib/train/images.h"
 #include "lib/train/split.h"
 #include "lib/train/trainer.h"
 
@@ -14,12 +16,13 @@ enum { PLAN_STEPS = 3 };
 
 /* ---- a made-up pack ---- */
 
-/* Sound of an utterance: 20 s, as mel frames of 10 ms. */
-enum { CLIP_FRAMES = 2000 };
+/* Sound of an utterance: 20 s, as mel frames of 10 ms. Sides of its image, in pixels. */
+enum { CLIP_FRAMES = 2000, IMAGE_PIXELS = 512 };
 
-/* How a pack of `slots` is filled: sequences of `len`, whose first `rows` are sound. */
+/* How a pack of `slots` is filled: sequences of `len`, whose first `rows` are sound, and the
+ * `image_rows` behind them an image of side x side patches. */
 struct filling {
-    int64_t slots, n_seqs, len, rows, frames;
+    int64_t slots, n_seqs, len, rows, frames, image_rows, side;
 };
 
 static void *keep(struct s2s_pack *pack, size_t n, size_t size)
@@ -28,19 +31,60 @@ static void *keep(struct s2s_pack *pack, size_t n, size_t size)
     return pack->blocks[pack->n_blocks++] = s2s_xcalloc(n + 1, size);
 }
 
-/* One sequence of text; where the model has an encoder, utterances of half sound and half text, the
- * sound as long as fits. */
+/* An image of up to `most` rows. */
+static void fill_image(struct filling *f, const struct s2s_model *model, int64_t most)
+{
+    const int64_t s = s2s_salm_vision_spec(model)->shuffle,
+                  sides = IMAGE_PIXELS / (model->patch_size * s);
+    int64_t n = sides > 1 ? sides : 1;
+    while (n > 1 && n * n > most)
+        n--;
+    f->side = n * s;
+    f->image_rows = n * n;
+}
+
+/* One sequence of text; where the model has an encoder, utterances of which half is text, and the
+ * sound as long, the image as large as fits. */
 static struct filling fill(const struct s2s_model *model, int64_t slots)
 {
     struct filling f = {.slots = slots, .n_seqs = 1, .len = slots};
-    if (model->n_mels == 0)
-        return f;
-    for (f.frames = CLIP_FRAMES; f.frames > 1; f.frames /= 2)
-        if ((f.rows = s2s_model_frames(model, f.frames)) <= slots / 2)
+    const bool hears = model->n_mels > 0, sees = model->patch_dim > 0 && model->vocab_size > 0;
+    const int64_t most = slots / (hears && sees ? 4 : 2);
+    for (f.frames = CLIP_FRAMES; hears && f.frames > 1; f.frames /= 2)
+        if ((f.rows = s2s_model_frames(model, f.frames)) <= most)
             break;
-    f.len = f.rows > 0 && 2 * f.rows <= slots ? 2 * f.rows : slots;
+    if (sees)
+        fill_image(&f, model, most);
+    const int64_t rows = f.rows + f.image_rows;
+    f.len = rows > 0 && 2 * rows <= slots ? 2 * rows : slots;
     f.n_seqs = slots / f.len;
     return f;
+}
+
+static void add_images(struct s2s_pack *pack, const struct s2s_model *model,
+                       const struct filling *f)
+{
+    const int64_t n = f->n_seqs, patches = f->side * f->side;
+    int32_t *rows = keep(pack, (size_t)n, sizeof *rows), *grid = keep(pack, (size_t)n, 8),
+            *slots = keep(pack, (size_t)(n * f->image_rows), sizeof *slots);
+    int64_t *cu = keep(pack, (size_t)n + 1, sizeof *cu);
+    for (int64_t i = 0; i < n; i++) {
+        rows[i] = (int32_t)f->image_rows;
+        grid[2 * i] = grid[2 * i + 1] = (int32_t)f->side;
+        cu[i + 1] = cu[i] + patches;
+        for (int64_t k = 0; k < f->image_rows; k++)
+            slots[i * f->image_rows + k] = (int32_t)(i * f->len + f->rows + k);
+    }
+    pack->batch.media[TRAIN_IMAGES] =
+        (struct s2s_media){.kind = S2S_MEDIA_IMAGE,
+                           .n = n,
+                           .rows = rows,
+                           .slot_of_row = slots,
+                           .grid = grid,
+                           .cu = cu,
+                           .width = model->patch_dim,
+                           .data = keep(pack, (size_t)(cu[n] * model->patch_dim), sizeof(float))};
+    train_images_count(&pack->batch);
 }
 
 static void add_clips(struct s2s_pack *pack, const struct s2s_model *model, const struct filling *f)
@@ -79,7 +123,7 @@ static struct s2s_pack *made_up_pack(const struct s2s_model *model, const struct
         cu[s + 1] = (int32_t)(s + 1 < f->n_seqs ? (s + 1) * f->len : f->slots);
         for (int32_t i = cu[s]; i < cu[s + 1]; i++) {
             positions[i] = i - cu[s];
-            labels[i] = positions[i] < f->rows || i + 1 == cu[s + 1] ? -100 : 0;
+            labels[i] = positions[i] < f->rows + f->image_rows || i + 1 == cu[s + 1] ? -100 : 0;
             pack->n_labels += labels[i] >= 0;
         }
     }
@@ -94,6 +138,8 @@ static struct s2s_pack *made_up_pack(const struct s2s_model *model, const struct
     pack->place = s2s_xstrdup("a made-up pack");
     if (f->rows > 0)
         add_clips(pack, model, f);
+    if (f->image_rows > 0)
+        add_images(pack, model, f);
     return pack;
 }
 
@@ -154,6 +200,25 @@ static int64_t n_microbatches(const struct planner *p, const struct s2s_recipe *
     return (r->packs_per_step + all - 1) / all;
 }
 
+/* What a pack is filled with. */
+static void describe(struct s2s_buf *text, const struct s2s_model *model, const struct filling *f)
+{
+    const long long pixels = f->side * model->patch_size;
+    s2s_buf_printf(text, "%lld slots: ", (long long)f->slots);
+    if (f->rows + f->image_rows == 0) {
+        s2s_buf_puts(text, "one sequence");
+        return;
+    }
+    s2s_buf_printf(text, "%lld utterance%s of ", (long long)f->n_seqs, s2s_plural(f->n_seqs));
+    if (f->rows > 0)
+        s2s_buf_printf(text, "%lld rows of sound (%lld mel frames), ", (long long)f->rows,
+                       (long long)f->frames);
+    if (f->image_rows > 0)
+        s2s_buf_printf(text, "%lld rows of an image (%lld x %lld pixels), ",
+                       (long long)f->image_rows, pixels, pixels);
+    s2s_buf_puts(text, "then text");
+}
+
 static void make_up(struct planner *p, const struct s2s_recipe *r)
 {
     const int64_t tokens = p->options->tokens > 0 ? p->options->tokens : S2S_PLAN_TOKENS;
@@ -172,14 +237,7 @@ static void make_up(struct planner *p, const struct s2s_recipe *r)
         s2s_buf_printf(&text, "%lld made-up packs, each of ", (long long)r->packs_per_microbatch);
     else
         s2s_buf_puts(&text, "a made-up pack of ");
-    if (f.rows > 0)
-        s2s_buf_printf(&text,
-                       "%lld slots: %lld utterance%s of %lld rows of sound (%lld mel frames), then "
-                       "text",
-                       (long long)f.slots, (long long)f.n_seqs, s2s_plural(f.n_seqs),
-                       (long long)f.rows, (long long)f.frames);
-    else
-        s2s_buf_printf(&text, "%lld slots: one sequence", (long long)f.slots);
+    describe(&text, p->t->bundle.model, &f);
     struct s2s_comm *cp = p->t->layout.comms[S2S_AXIS_CP];
     if (s2s_comm_size(cp) > 1)
         s2s_buf_printf(&text, ", cut over %d ranks of cp", s2s_comm_size(cp));

@@ -5,6 +5,7 @@
 
 #include "lib/base/base.h"
 #include "lib/thd/cp.h"
+#include "lib/train/images.h"
 
 /* One pack on its way: bounds of the sequences as they are and padded, for one of the ranks. */
 struct cut {
@@ -126,11 +127,32 @@ static void keep_rows(const struct cut *c, const int32_t *slots, const int32_t *
     clips->slot_of_row = slot_of_row;
 }
 
+/* All images, as clips with features: of their rows some have no slot here. */
+static void cut_images(const struct cut *c)
+{
+    const struct s2s_batch *b = &c->pack->batch;
+    struct s2s_media *images = &c->pack->batch.media[TRAIN_IMAGES];
+    const int64_t n = s2s_media_n_rows(images);
+    if (images->n == 0)
+        return;
+    int32_t *mine = find_own(c), *slots = s2s_pack_alloc(c->pack, n, sizeof *slots);
+    int64_t s = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t slot = images->slot_of_row[i];
+        while (s + 1 < b->n_seqs && slot >= c->cu[s + 1])
+            s++;
+        slots[i] = mine[slot - c->cu[s] + c->padded[s]];
+    }
+    images->slot_of_row = slots;
+    free(mine);
+}
+
 /* Bounds of the rank's parts are those of the padded sequences divided by the ranks, so that a slot
  * divided by them is in the part of its sequence. */
 static void cut_clips(const struct cut *c, bool embeds)
 {
     const int64_t n = c->pack->batch.media[0].n;
+    cut_images(c);
     if (n == 0)
         return;
     int32_t *slots = padded_slots(c), *mine = find_own(c);
@@ -142,7 +164,7 @@ static void cut_clips(const struct cut *c, bool embeds)
     for (int64_t k = 0; k < n; k++)
         slots[k] /= c->cp_size;
     c->pack->clip_slot = slots;
-    c->pack->batch.n_media = 1;
+    train_images_count(&c->pack->batch);
 }
 
 static void bound_own(const struct cut *c)

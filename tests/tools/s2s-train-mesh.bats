@@ -27,6 +27,18 @@ speech() {
     sed -i 's/weight_decay: 0.1/&, eps: 1.0e-3/; s/warmup_steps: 10/warmup_steps: 0/; s/{steps: 150/{steps: 5/; s/eval: {[^}]*}, //' s.yaml
 }
 
+# images: i.yaml trains an encoder of images with a decoder, b.yaml one that hears, too
+images() {
+    speech
+    python3 "$ROOT/tests/oracle/stream/make_images.py" im.s2s 6
+    cat >v.json <<'JSON'
+{"model_type": "radio", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2.0, "patch_size": 4,
+ "max_img_size": 32, "num_cls_tokens": 2, "num_registers": 1, "initializer_range": 0.2}
+JSON
+    sed 's/^data: .*/data: {train: [im.s2s]}/; s/^model: .*/model: {vision: {config: v.json}, vision_projection: {inner: 32, final_layernorm: true}, llm: {config: llm.json}}/' r.yaml >i.yaml
+    sed 's/model: {/&vision: {config: v.json}, vision_projection: {inner: 32}, /; s/train: \[mel.s2s\]/train: [mel.s2s, im.s2s]/' s.yaml >b.yaml
+}
+
 # s2s-train_on RANKS ARGS...: one thread a rank; one rank is no launch
 s2s-train_on() {
     local n=$1
@@ -144,6 +156,29 @@ LINES
 mesh.tp=2 | s.yaml
 mesh.tp=2 mesh.sequence_parallel=true | s.yaml model.encoder.batch_norm=batch train.packs_per_microbatch=2
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | s.yaml model.llm.freeze=true train.recompute=true
+LINES
+}
+
+@test "images: an encoder of images on a mesh, whole, cut, spread and divided, learns as one process" {
+    images
+    equal <<'LINES'
+mesh.tp=2 | i.yaml
+mesh.tp=2 mesh.sequence_parallel=true train.recompute=true | i.yaml train.packs_per_microbatch=2
+mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | i.yaml
+mesh.cp=2 | i.yaml train.packs_per_microbatch=2
+mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p mesh.sequence_parallel=true | i.yaml model.vision.freeze=true
+mesh.tp=2 mesh.dp=2 | b.yaml data.shuffle=true train.recompute=selective
+LINES
+}
+
+@test "images: they are encoded in the first stage of a pipeline" {
+    images
+    sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 4/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/' llm.json
+    BITS=1 equal <<'LINES'
+mesh.pp=2 | i.yaml
+mesh.pp=2 mesh.vpp=2 | i.yaml train.recompute=true
+mesh.pp=2 | i.yaml model.vision.freeze=true model.llm.freeze=true
+mesh.pp=4 | b.yaml data.shuffle=true train.packs_per_step=4
 LINES
 }
 

@@ -85,6 +85,22 @@ foretold() {
     foretold s.yaml 1 'data.eval={}' 'data.train=[pcm.s2s]'
 }
 
+@test "images: memory, work and calls are those of the third step" {
+    eval "$(sed -n '/^images()/,/^}/p' "$ROOT/tests/tools/s2s-train-mesh.bats" | grep -v '^ *speech$')"
+    make_speech
+    images
+    foretold i.yaml 1
+    foretold i.yaml 2 train.recompute=true
+    foretold i.yaml 1 train.recompute=selective train.precision=bf16-mixed
+    foretold i.yaml 1 model.vision.freeze=true
+    foretold b.yaml 1 'data.eval={}'
+    # with made-up images, of up to half of the slots
+    s2s-train plan i.yaml --tokens 300 --json >plan.json
+    holds plan.json '"300 slots: 1 utterance of 144 rows of an image (96 x 96 pixels), then text" in j["batch"]'
+    s2s-train plan b.yaml --tokens 300 --json 'data.eval={}' >plan.json
+    holds plan.json '"rows of sound" in j["batch"] and "rows of an image" in j["batch"]'
+}
+
 @test "Mamba layers and experts: memory, work and calls are those of the third step" {
     grep -v '^model:' r.yaml >p.yaml
     foretold p.yaml 2 model.path="$ROOT/tests/oracle/models/nemotron_h" train.moe_router_bias_update_rate=1e-2

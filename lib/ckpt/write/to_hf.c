@@ -19,7 +19,8 @@ bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt)
     bool llm = false, encoder = false;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         llm |= s2s_starts_with(ckpt->tensors[i].name, "llm.");
-        encoder |= s2s_starts_with(ckpt->tensors[i].name, "encoder.");
+        encoder |= s2s_starts_with(ckpt->tensors[i].name, "encoder.") ||
+                   s2s_starts_with(ckpt->tensors[i].name, "vision.radio_model.");
     }
     return llm && encoder;
 }
@@ -42,8 +43,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (s2s_ckpt_is_state(t->name))
             out->map.n_state++;
-        else if (s2s_starts_with(t->name, "encoder.") || s2s_starts_with(t->name, "llm.") ||
-                 s2s_starts_with(t->name, "proj."))
+        else if (ckpt_hf_salm_has(t->name))
             s2s_ckpt_plan_copy(&all->plan, t->name, t);
         else
             ckpt_map_add_name(&out->map.unused, t->name);

@@ -16,7 +16,7 @@ struct s2s_hf_part {
 };
 
 struct s2s_hf_output {
-    struct s2s_hf_part parts[3];
+    struct s2s_hf_part parts[5];
     size_t n_parts;
     struct ckpt_side_files files; /* config.json, tokenizer.json, .. */
     struct ckpt_map_result map;

@@ -44,6 +44,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         const char *key, *path;
     } configs[] = {{"config/composite", "config.json"},
                    {"config/encoder", composite ? "encoder/config.json" : "config.json"},
+                   {"config/vision", "vision/config.json"},
                    {"config/llm", composite ? "llm/config.json" : "config.json"}};
     const char *key;
     json_t *value;
@@ -57,7 +58,8 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         /* at most one folder, with a plain name in it */
         const char *name = slash ? slash + 1 : path;
         if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_side_is_one(name) ||
-            (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "llm/")))
+            (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "vision/") &&
+             !s2s_starts_with(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
         ckpt_side_add_json(&out->files, path, value);
@@ -319,6 +321,8 @@ static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
         return s2s_xstrdup(ckpt_hf_is_composite(ckpt) ? "config/composite" : "config/llm");
     if (strcmp(path, "encoder/config.json") == 0)
         return s2s_xstrdup("config/encoder");
+    if (strcmp(path, "vision/config.json") == 0)
+        return s2s_xstrdup("config/vision");
     if (strcmp(path, "llm/config.json") == 0 || strcmp(path, "llm_backbone/config.json") == 0)
         return s2s_xstrdup("config/llm");
     if (s2s_starts_with(path, backbone))

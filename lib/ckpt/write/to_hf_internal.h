@@ -42,6 +42,8 @@ int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
 void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt);
 
 /* Splits the single part of a SALM into three, by the prefixes encoder., llm. and proj. */
+/* Whether a tensor of this name is of a part of a composite. */
+bool ckpt_hf_salm_has(const char *name);
 void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
 /* Collects configurations and tokenizer of the three parts, as far as the source has them. */
 int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,

@@ -36,19 +36,38 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
     from->n_targets = kept;
 }
 
+/* The parts of a composite. Not all have all: encoder and language model may have the same width,
+ * and a model that sees may not hear. */
+static const struct {
+    const char *prefix, *folder, *file;
+    size_t drop; /* of the prefix in names */
+} salm_parts[] = {{"encoder.", "encoder", NULL, 8},
+                  {"llm.", "llm", NULL, 4},
+                  {"proj.", "", "projection.safetensors", 0},
+                  {"vision.", "vision", NULL, 7},
+                  {"vision_proj.", "", "vision_projection.safetensors", 12}};
+enum { N_SALM_PARTS = sizeof salm_parts / sizeof *salm_parts };
+
+bool ckpt_hf_salm_has(const char *name)
+{
+    bool has = false;
+    for (size_t i = 0; i < N_SALM_PARTS; i++)
+        has |= s2s_starts_with(name, salm_parts[i].prefix);
+    return has;
+}
+
 void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
     struct s2s_ckpt_plan all = out->parts[0].plan;
     out->n_parts = 0;
-    struct s2s_hf_part *encoder = ckpt_hf_add_part(out, ckpt, "encoder", NULL);
-    struct s2s_hf_part *llm = ckpt_hf_add_part(out, ckpt, "llm", NULL);
-    struct s2s_hf_part *proj = ckpt_hf_add_part(out, ckpt, "", "projection.safetensors");
-    move_targets(&encoder->plan, &all, "encoder.", strlen("encoder."));
-    move_targets(&llm->plan, &all, "llm.", strlen("llm."));
-    move_targets(&proj->plan, &all, "proj.", 0);
+    for (size_t i = 0; i < N_SALM_PARTS; i++) {
+        struct s2s_hf_part *part =
+            ckpt_hf_add_part(out, ckpt, salm_parts[i].folder, salm_parts[i].file);
+        move_targets(&part->plan, &all, salm_parts[i].prefix, salm_parts[i].drop);
+        if (part->plan.n_targets == 0)
+            out->n_parts--;
+    }
     s2s_ckpt_plan_release(&all);
-    if (proj->plan.n_targets == 0) /* encoder and language model may have the same width */
-        out->n_parts--;
 }
 
 /* ---- small files ---- */

@@ -3,11 +3,14 @@
 
 check_images.py           recompute their expected values in fp32 and fp64, compare the stored ones, run s2s-train probe and compare it with both.
                           Exit 77 without torch, transformers.
+                          Then a model that s2s-train trained on images of a stream is converted, loaded here, and must have the loss s2s-train eval says.
 check_images.py --write   write packed.safetensors and packed.json of radio, whose other files are those of the fixture
 """
 import json
 import os
+import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -19,7 +22,7 @@ except (ModuleNotFoundError, ImportError) as e:
     print(e)
     sys.exit(77)
 from check_decoders import casts_to
-from check_speech import probe
+from check_speech import ROOT, probe
 
 LAYOUTS = {"bshd": "expected", "packed": "packed"}
 RENAMED = (("embeddings.patch_projection", "patch_generator.embedder"), ("embeddings.position_embedding", "patch_generator.pos_embed"),
@@ -112,12 +115,76 @@ def check(path, layout, values, again):
     return bad
 
 
+RECIPE = """
+run: run
+seed: 1
+model:
+  llm: {config: {model_type: llama, vocab_size: 64, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
+                 intermediate_size: 64, rms_norm_eps: 1.0e-5, rope_theta: 10000.0, tie_word_embeddings: false, max_position_embeddings: 128, hidden_act: silu}}
+  vision: {config: {model_type: radio, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, mlp_ratio: 2.0, patch_size: 4, max_img_size: 32,
+                    num_cls_tokens: 2, num_registers: 1, initializer_range: 0.2, hidden_act: gelu_pytorch_tanh}}
+  vision_projection: {inner: 32, final_layernorm: true}
+data: {train: [im.s2s], eval: {all: im.s2s}}
+optimizer: {name: adamw, lr: 1.0e-2}
+train: {steps: 30, packs_per_step: 2}
+"""
+
+
+def loss_here(folder, stream):
+    """Mean over the labels of all packs, with the library's encoder and decoder; images of an utterance one by one."""
+    sys.path.insert(0, ROOT + "/tests/oracle/stream")
+    import reader
+    from transformers import AutoModelForCausalLM
+    eye = RadioModel.from_pretrained(folder + "/vision", dtype=torch.float64)
+    llm = AutoModelForCausalLM.from_pretrained(folder + "/llm", dtype=torch.float64)
+    w = {n: t.double() for n, t in load_file(folder + "/vision_projection.safetensors").items()}
+    total, n = 0.0, 0
+    with open(stream, "rb") as f:
+        records = reader.read(f.read())[1]
+    for _, record in records:
+        t = {k: torch.tensor(values).reshape(shape) for k, (_, shape, values, _) in record.items()}
+        rows, at = [], 0
+        for h, width in t["image_grid"].tolist():
+            pixels = t["image_patches"][at:at + h * width].double() / 255
+            at += h * width
+            x = eye(pixels, image_grid_hw=torch.tensor([[h, width]])).features.reshape(h, width, -1)
+            x = torch.nn.functional.layer_norm(x, x.shape[-1:], w["vision_final_layernorm.weight"], w["vision_final_layernorm.bias"], 1e-6)
+            x = x.reshape(h // 2, 2, width // 2, 2, -1).permute(0, 2, 1, 3, 4).reshape(h * width // 4, -1)
+            x = x * torch.rsqrt((x ** 2).mean(-1, keepdim=True) + 1e-5) * w["mlp1.0.weight"]
+            rows.append(torch.relu(x @ w["mlp1.1.weight"].T) ** 2 @ w["mlp1.3.weight"].T)
+        embeds = llm.get_input_embeddings()(t["input_ids"].long()).detach()
+        if rows:
+            embeds[t["image_slot"].long()] = torch.cat(rows)
+        for a, m in zip(t["cu_seqlens"].tolist(), t["seq_lens"].tolist()):
+            logits, labels = llm(inputs_embeds=embeds[None, a:a + m], use_cache=False).logits[0], t["labels"][a:a + m].long()
+            total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
+            n += (labels != -100).sum().item()
+    return total / n
+
+
+def check_learned():
+    tool = os.environ.get("S2S_BIN", os.path.join(ROOT, "bin"))
+    with tempfile.TemporaryDirectory() as tmp:
+        call = lambda *args: subprocess.run(args, cwd=tmp, check=True, capture_output=True, text=True).stdout
+        with open(tmp + "/i.yaml", "w") as f:
+            f.write(RECIPE)
+        call(sys.executable, ROOT + "/tests/oracle/stream/make_images.py", "im.s2s", "6")
+        call(tool + "/s2s-train", "-q", "-j1", "i.yaml")
+        ours = json.loads(call(tool + "/s2s-train", "eval", "-j1", "--json", "i.yaml"))["sets"][0]["loss"]
+        call(tool + "/s2s-ckpt", "convert", "--to", "hf", "run/checkpoints", "-o", "hf")
+        with torch.no_grad():
+            theirs = loss_here(tmp + "/hf", tmp + "/im.s2s")
+    print("a converted run: loss %.7f, with the library %.7f" % (ours, theirs))
+    return not abs(ours - theirs) <= 1e-6 * theirs
+
+
 def main():
     path = os.path.join(HERE, "radio")
     if sys.argv[1:] == ["--write"]:
         return write(path)
     import make_images
     bad = sum(check(path, layout, values, lambda *args: compute(*args, layout)) for layout, values in LAYOUTS.items())
+    bad += check_learned()
     bad += check(os.path.join(HERE, "salm_images"), "bshd", "expected", make_images.compute)
     print("%d tensors differ" % bad)
     return 1 if bad else 0

@@ -3,7 +3,8 @@
 
 An utterance is an image of a colour, of any size, and two tokens that name the colour: ids 1, then for each line of the image its rows (placeholder
 63) and an id 2 for the end of the line, then 10 + colour, 20 + colour. So the rows of an image do not follow each other. Every fourth utterance is text
-alone, every fifth has two images. SIDE is that of a patch in pixels; 2 x 2 patches are a row. Pixels are bytes, in a file whose name has "wide" in it numbers from 0 to 1.
+alone, every fifth has two images. SIDE is that of a patch in pixels; 2 x 2 patches are a row. Pixels are bytes, in a file whose name has "wide" in it numbers from 0 to 1; in one with
+"grey" all images are grey.
 """
 import sys
 
@@ -66,6 +67,8 @@ def pack(rng, side, n, first, wide):
 def main():
     out, n, side, seed = sys.argv[1], *(int(v) for v in (sys.argv[2:] + ["8", "4", "1"][len(sys.argv) - 2:]))
     rng, wide = np.random.default_rng(seed), "wide" in out
+    if "grey" in out:
+        COLOURS[:] = 128
     records = [pack(rng, side, 4, 4 * k, wide) for k in range(n)]
     head = {"format": "s2s", "version": 1, "kind": "pack", "layout": "salm", "audio": "none", "config": {"note": "images of colours"},
             "schema": schema(records[0][0], SIZES), "provenance": [{"program": "make_images", "version": "1", "args": []}]}

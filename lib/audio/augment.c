@@ -17,22 +17,59 @@ static void draw_mask(int64_t *begin, int64_t *end, uint64_t key, uint64_t i, fl
     *end = *begin + width < size ? *begin + width : size;
 }
 
+/* The same in the legacy form: integers, ends included. */
+static void draw_legacy(int64_t *begin, int64_t *end, uint64_t key, uint64_t i, int64_t last_start,
+                        int64_t width_max, int64_t size)
+{
+    const int64_t width = (int64_t)s2s_rng_below(key, 2 * i, (uint64_t)width_max + 1);
+    *begin = (int64_t)s2s_rng_below(key, 2 * i + 1, (uint64_t)last_start + 1);
+    *begin = *begin < size ? *begin : size;
+    *end = *begin + width < size ? *begin + width : size;
+}
+
+static void draw_time(int64_t *begin, int64_t *end, uint64_t key, uint64_t i, int64_t n_frames,
+                      const struct s2s_spec_augment *aug)
+{
+    const bool is_share = aug->time_width <= 1;
+    if (!aug->legacy) {
+        const float max = is_share ? aug->time_width * (float)n_frames : aug->time_width;
+        draw_mask(begin, end, key, i, fminf(max, (float)n_frames), n_frames);
+        return;
+    }
+    int64_t max = (int64_t)(is_share ? aug->time_width * (float)n_frames : aug->time_width);
+    max = is_share && max < 1 ? 1 : max;
+    draw_legacy(begin, end, key, i, n_frames - max > 1 ? n_frames - max : 1, max, n_frames);
+}
+
+static void draw_freq(int64_t *begin, int64_t *end, uint64_t key, uint64_t i, int n_mels,
+                      const struct s2s_spec_augment *aug)
+{
+    if (!aug->legacy)
+        draw_mask(begin, end, key, i, (float)aug->freq_width, n_mels);
+    else
+        draw_legacy(begin, end, key, i, n_mels > aug->freq_width ? n_mels - aug->freq_width : 0,
+                    aug->freq_width, n_mels);
+}
+
+static void hide(float *row, int64_t begin, int64_t end, float value)
+{
+    for (int64_t i = begin; i < end; i++)
+        row[i] = value;
+}
+
 void s2s_spec_augment(float *mel, int64_t n_frames, int n_mels, const struct s2s_spec_augment *aug,
                       uint64_t key)
 {
-    size_t width = (size_t)n_mels;
-    uint64_t time_key = S2S_RNG_KEY(key, SITE_TIME), freq_key = S2S_RNG_KEY(key, SITE_FREQ);
-    float time_max = aug->time_width <= 1 ? aug->time_width * (float)n_frames : aug->time_width;
+    const uint64_t time_key = S2S_RNG_KEY(key, SITE_TIME), freq_key = S2S_RNG_KEY(key, SITE_FREQ);
     int64_t begin, end;
-    time_max = fminf(time_max, (float)n_frames);
     for (int i = 0; i < aug->n_time; i++) {
-        draw_mask(&begin, &end, time_key, (uint64_t)i, time_max, n_frames);
-        memset(mel + (size_t)begin * width, 0, (size_t)(end - begin) * width * sizeof *mel);
+        draw_time(&begin, &end, time_key, (uint64_t)i, n_frames, aug);
+        hide(mel, begin * n_mels, end * n_mels, aug->value);
     }
     for (int i = 0; i < aug->n_freq; i++) {
-        draw_mask(&begin, &end, freq_key, (uint64_t)i, (float)aug->freq_width, n_mels);
+        draw_freq(&begin, &end, freq_key, (uint64_t)i, n_mels, aug);
         for (int64_t t = 0; t < n_frames; t++)
-            memset(mel + (size_t)t * width + begin, 0, (size_t)(end - begin) * sizeof *mel);
+            hide(mel + t * n_mels, begin, end, aug->value);
     }
 }
 

@@ -5,18 +5,24 @@
 #ifndef S2S_AUDIO_AUGMENT_H
 #define S2S_AUDIO_AUGMENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /*
- * SpecAugment in NeMo's vectorised form: n_time masks, then n_freq masks, of value 0. Width
- * floor(u * W), start floor(v * (frames - width)) (mel bins likewise), u and v uniform fp32. For
- * time W is min(time_width * frames, frames).
+ * SpecAugment as NeMo has it (SpecAugment of nemo.collections.asr): n_time masks of frames and
+ * n_freq masks of mel bins take `value`. In its vectorised form the width is floor(u W), the start
+ * floor(v (size - width)), u and v uniform fp32; for time W is min(time_width * frames, frames). In
+ * its older, legacy form the start is uniform in 0 .. max(1, frames - W), of bins in
+ * 0 .. mels - freq_width, the width in 0 .. W, ends included, W = max(1, floor(frames time_width));
+ * masks end where the clip does.
  */
 struct s2s_spec_augment {
     int n_freq, freq_width; /* masks, bins */
     int n_time;
     float time_width; /* share of the frames when <= 1, else frames */
+    float value;
+    bool legacy;
 };
 
 /* FastConformer's recipe */

@@ -358,6 +358,7 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
     if (rc == 0)
         rc = open_source(f, err);
     f->reader.augment = options->augment;
+    f->reader.dither = options->dither;
     f->reader.token_dropout = options->token_dropout;
     f->reader.draws = options->draws;
     if (rc == 0) {

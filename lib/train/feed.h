@@ -37,6 +37,7 @@ struct s2s_feed_options {
     const char *tokenizer; /* tokenizer.json, or NULL */
     int n_mels;            /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
+    float dither;                           /* s2s_audio_dither of clips of sound; 0: none */
     float token_dropout;                    /* share of the answer's input tokens that are hidden */
     bool draws; /* batches say what dropout draws by: seed, epoch and id of a sample (a pipe, which
                    does not say where an epoch begins, has the number of the pack in its place) */

@@ -254,9 +254,38 @@ static int clip_pcm(float **pcm, size_t *n, const struct s2s_schema *schema,
     return 0;
 }
 
+/* For each utterance the key of what is drawn for it, whichever pack it is in. Gives: free. */
+static uint64_t *sample_keys(const struct s2s_pack *pack, uint64_t key)
+{
+    const int64_t n = pack->batch.n_seqs;
+    uint64_t *keys = s2s_xcalloc((size_t)n + 1, sizeof *keys);
+    json_t *ids = pack->ids ? json_loads(pack->ids, 0, NULL) : NULL;
+    for (int64_t s = 0; s < n; s++) {
+        char *id = json_dumps(json_array_get(ids, (size_t)s), JSON_ENCODE_ANY | JSON_SORT_KEYS);
+        keys[s] = S2S_RNG_KEY(key, id ? s2s_rng_name(id) : (uint64_t)s);
+        free(id);
+    }
+    json_decref(ids);
+    return keys;
+}
+
+/* For each clip, counted within its utterance. Gives: free. */
+static uint64_t *clip_keys(const struct s2s_pack *pack, const uint64_t *keys)
+{
+    const struct s2s_batch *b = &pack->batch;
+    const int64_t n = b->media[0].n;
+    uint64_t *own = s2s_xcalloc((size_t)n + 1, sizeof *own);
+    for (int64_t k = 0, s = 0, first = 0; k < n; k++) {
+        for (; s + 1 < b->n_seqs && pack->clip_slot[k] >= b->cu_seqlens[s + 1]; s++)
+            first = k;
+        own[k] = S2S_RNG_KEY(keys[s], (uint64_t)(k - first));
+    }
+    return own;
+}
+
 static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
                        const struct s2s_schema *schema, const struct s2s_safetensors *st,
-                       struct s2s_error *err)
+                       const uint64_t *keys, struct s2s_error *err)
 {
     struct s2s_media *clips = &pack->batch.media[0];
     const struct s2s_mel_config *config = s2s_mel_config(reader->mel);
@@ -270,6 +299,8 @@ static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
         size_t n;
         if ((rc = clip_pcm(&pcm, &n, schema, st, k, config->rate_hz, err)) < 0)
             break;
+        if (reader->dither > 0)
+            s2s_audio_dither(pcm, n, reader->dither, keys[k]);
         int64_t frames = s2s_mel_frames(reader->mel, n);
         cu[k + 1] = cu[k] + frames;
         size_t need = (size_t)(cu[k + 1] * config->n_mels);
@@ -288,7 +319,7 @@ static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
 
 static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
                     const struct s2s_schema *schema, const struct s2s_safetensors *st,
-                    struct s2s_error *err)
+                    const uint64_t *keys, struct s2s_error *err)
 {
     struct s2s_media *clips = &pack->batch.media[0];
     int rc = 0;
@@ -304,7 +335,7 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
     case S2S_AUDIO_FLAC:
         if (!reader->mel)
             return s2s_error_set(err, S2S_E_UNSUPPORTED, "clips of sound, but no features are set");
-        rc = compute_mel(pack, reader, schema, st, err);
+        rc = compute_mel(pack, reader, schema, st, keys, err);
         break;
     default:
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%lld clips, but the stream holds no sound",
@@ -312,21 +343,6 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
         return s2s_error_hint(err, rc, "pack with --audio pcm or --audio mel");
     }
     return rc < 0 ? rc : check_finite(pack, clips->data, clips->cu, clips->width, "the sound", err);
-}
-
-/* For each utterance the key of what is drawn for it, whichever pack it is in. Gives: free. */
-static uint64_t *sample_keys(const struct s2s_pack *pack, uint64_t key)
-{
-    const int64_t n = pack->batch.n_seqs;
-    uint64_t *keys = s2s_xcalloc((size_t)n + 1, sizeof *keys);
-    json_t *ids = pack->ids ? json_loads(pack->ids, 0, NULL) : NULL;
-    for (int64_t s = 0; s < n; s++) {
-        char *id = json_dumps(json_array_get(ids, (size_t)s), JSON_ENCODE_ANY | JSON_SORT_KEYS);
-        keys[s] = S2S_RNG_KEY(key, id ? s2s_rng_name(id) : (uint64_t)s);
-        free(id);
-    }
-    json_decref(ids);
-    return keys;
 }
 
 void s2s_pack_name(const struct s2s_pack *pack, int64_t seq, struct s2s_buf *id, const char **place)
@@ -352,37 +368,28 @@ void s2s_pack_name(const struct s2s_pack *pack, int64_t seq, struct s2s_buf *id,
     json_decref(list);
 }
 
-/* Clips are counted within their utterance. */
 static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, const uint64_t *keys)
 {
-    const struct s2s_batch *b = &pack->batch;
-    const struct s2s_media *mel = &b->media[0];
-    int64_t s = 0, first = 0;
-    for (int64_t k = 0; mel->data && mel->cu && k < mel->n; k++) {
-        for (; s + 1 < b->n_seqs && pack->clip_slot[k] >= b->cu_seqlens[s + 1]; s++)
-            first = k;
+    const struct s2s_media *mel = &pack->batch.media[0];
+    for (int64_t k = 0; mel->data && mel->cu && k < mel->n; k++)
         s2s_spec_augment((float *)mel->data + mel->cu[k] * mel->width, mel->cu[k + 1] - mel->cu[k],
-                         (int)mel->width, how, S2S_RNG_KEY(keys[s], (uint64_t)(k - first)));
-    }
+                         (int)mel->width, how, keys[k]);
 }
 
-/* What dropout draws by; clips are counted within their utterance. */
-static void keep_draws(struct s2s_pack *pack, const uint64_t *keys)
+/* What dropout draws by. */
+static void keep_draws(struct s2s_pack *pack, const uint64_t *keys, const uint64_t *clips)
 {
     enum { SITE_DROPOUT = 0x64726f70 };
     struct s2s_batch *b = &pack->batch;
-    struct s2s_media *clips = &b->media[0];
+    struct s2s_media *media = &b->media[0];
     uint64_t *seqs = s2s_pack_alloc(pack, b->n_seqs, sizeof *seqs),
-             *own = s2s_pack_alloc(pack, clips->n, sizeof *own);
+             *own = s2s_pack_alloc(pack, media->n, sizeof *own);
     for (int64_t s = 0; s < b->n_seqs; s++)
         seqs[s] = S2S_RNG_KEY(keys[s], SITE_DROPOUT);
-    for (int64_t k = 0, s = 0, first = 0; k < clips->n; k++) {
-        for (; s + 1 < b->n_seqs && pack->clip_slot[k] >= b->cu_seqlens[s + 1]; s++)
-            first = k;
-        own[k] = S2S_RNG_KEY(seqs[s], (uint64_t)(k - first) + 1);
-    }
+    for (int64_t k = 0; k < media->n; k++)
+        own[k] = S2S_RNG_KEY(clips[k], SITE_DROPOUT);
     b->draws = seqs;
-    clips->draws = own;
+    media->draws = own;
 }
 
 /*
@@ -403,6 +410,11 @@ static void drop_tokens(struct s2s_pack *pack, float share, const uint64_t *keys
     }
 }
 
+static bool draws(const struct s2s_pack_reader *reader)
+{
+    return reader->token_dropout > 0 || reader->augment || reader->draws || reader->dither > 0;
+}
+
 int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
                   const struct s2s_schema *schema, const struct s2s_safetensors *st,
                   const char *place, uint64_t key, struct s2s_error *err)
@@ -414,20 +426,23 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     const char *parent = s2s_safetensors_meta(st, "parent");
     pack->parent = parent ? XXH3_64bits(parent, strlen(parent)) : 0;
     int rc = read_slots(pack, schema, st, err);
-    uint64_t *keys = NULL;
-    if (rc == 0 && (reader->token_dropout > 0 || reader->augment || reader->draws))
+    uint64_t *keys = NULL, *clips = NULL;
+    if (rc == 0 && draws(reader)) {
         keys = sample_keys(pack, key);
+        clips = clip_keys(pack, keys);
+    }
     if (rc == 0 && reader->draws)
-        keep_draws(pack, keys);
+        keep_draws(pack, keys, clips);
     if (rc == 0 && reader->token_dropout > 0)
         drop_tokens(pack, reader->token_dropout, keys);
     if (rc == 0 && pack->batch.media[0].n > 0 && (reader->need_audio || schema->has_embed)) {
         rc = schema->has_embed ? read_embeds(pack, schema, st, err)
-                               : read_mel(pack, reader, schema, st, err);
+                               : read_mel(pack, reader, schema, st, clips, err);
         if (rc == 0 && reader->augment)
-            augment(pack, reader->augment, keys);
+            augment(pack, reader->augment, clips);
     }
     free(keys);
+    free(clips);
     if (rc < 0) {
         s2s_pack_free(pack);
         return s2s_error_add(err, rc, "%s", place);

@@ -48,6 +48,7 @@ struct s2s_pack_reader {
     struct s2s_mel *mel; /* NULL: clips must come as mel or embeddings */
     struct s2s_mel_work *work;
     const struct s2s_spec_augment *augment; /* NULL: none */
+    float dither;                           /* noise on the samples of clips; 0: none */
     float token_dropout;                    /* share of the answer's input ids that become -1 */
     bool draws;                             /* packs say what dropout draws by */
     bool need_audio;                        /* false: clips are left out (a bare LLM) */

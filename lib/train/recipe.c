@@ -210,17 +210,27 @@ static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
 static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
 {
     static const struct s2s_spec_augment def = S2S_SPEC_AUGMENT_DEFAULT;
+    static const char *const forms[] = {"vectorized", "legacy", NULL};
     const struct s2s_conf *map;
     int64_t n_freq, width, n_time;
-    double share;
-    int rc = s2s_conf_get_map(&map, r->conf, "train.spec_augment", err);
-    if (rc < 0 || !map)
+    double share, value;
+    int form, rc = s2s_conf_get_f64_or(&r->dither, r->conf, "train.dither", 0, err);
+    if (rc == 0 && !(r->dither >= 0 && r->dither <= 1))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "train.dither"),
+                              "expected a deviation of 0 to 1 (NeMo's is 1.0e-5), found %g",
+                              r->dither);
+    if (rc < 0 || (rc = s2s_conf_get_map(&map, r->conf, "train.spec_augment", err)) < 0 || !map)
         return rc;
     if ((rc = s2s_conf_get_i64_or(&n_freq, map, "freq_masks", 0, 1000, def.n_freq, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&width, map, "freq_width", 0, 1000, def.freq_width, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&n_time, map, "time_masks", 0, 1000, def.n_time, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&share, map, "time_width", (double)def.time_width, err)) < 0)
+        (rc = s2s_conf_get_f64_or(&share, map, "time_width", (double)def.time_width, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&value, map, "mask_value", 0, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&form, map, "form", forms, 0, err)) < 0)
         return rc;
+    if (!isfinite(value))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(map, "mask_value"),
+                              "expected a number, found %g", value);
     if (!(share >= 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(map, "time_width"),
                               "expected at least 0, found %g", share);
@@ -228,7 +238,9 @@ static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
     r->spec_augment = (struct s2s_spec_augment){.n_freq = (int)n_freq,
                                                 .freq_width = (int)width,
                                                 .n_time = (int)n_time,
-                                                .time_width = (float)share};
+                                                .time_width = (float)share,
+                                                .value = (float)value,
+                                                .legacy = form == 1};
     return 0;
 }
 

@@ -72,6 +72,7 @@ struct s2s_recipe {
     struct s2s_model_balance balance; /* factors of losses of mixtures of experts; 0: none */
     double bias_rate;                 /* of the biases of their routers; 0: they stay */
     struct s2s_spec_augment spec_augment;
+    double dither; /* of the sound that features are made of, in training */
     double token_dropout;
     enum s2s_answer on_nan, on_spike; /* to steps in trouble */
     double spike_factor;              /* times the median of the last spike_window steps */

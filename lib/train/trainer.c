@@ -300,6 +300,7 @@ int s2s_trainer_open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .tokenizer = r->tokenizer,
                                        .n_mels = (int)t->bundle.model->n_mels,
                                        .augment = r->augment ? &r->spec_augment : NULL,
+                                       .dither = (float)r->dither,
                                        .token_dropout = (float)r->token_dropout,
                                        .draws = t->bundle.model->draws,
                                        .give_up = is_asked_to_stop,

@@ -1,4 +1,4 @@
-# Dropout: what is left out belongs to a sample and its epoch, whatever pack, microbatch or run it comes in.
+# Dropout, and what is done to sound: what is drawn belongs to a sample and its epoch, whatever pack, microbatch or run it comes in.
 load common
 load train
 
@@ -15,8 +15,9 @@ speech() {
 
 n_records() { s2s-shard ls --json "$1" | jq '.files[0].records | length'; }
 
-@test "dropout: the same samples in other packs and microbatches learn the same" {
+@test "drawn: the same samples in other packs and microbatches learn the same" {
     speech
+    heard='train.dither=1.0e-3 train.spec_augment={"freq_width":9,"form":"legacy"}'
     for tokens in 61 200; do
         s2s-pack -q --ids ids.jsonl --tokens $tokens -o ids$tokens.s2s
         s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio pcm --tokens $((tokens / 2 + 40)) -o sound$tokens.s2s
@@ -25,12 +26,12 @@ n_records() { s2s-shard ls --json "$1" | jq '.files[0].records | length'; }
         for tokens in 61 200; do
             n=$(n_records "${of%%:*}$tokens.s2s")
             s2s-train -q -j1 "${of#*:}" run=${of%%:*}$tokens data.train=["${of%%:*}$tokens.s2s"] data.eval={} train.packs_per_step="$n" train.steps=3 \
-                train.dropout=0.2 'model.lora={dropout: 0.3}' "model.unfreeze=['*']"
+                train.dropout=0.2 'model.lora={dropout: 0.3}' "model.unfreeze=['*']" $heard
         done
         n=$(n_records "${of%%:*}61.s2s")
         [ "$n" -ne "$(n_records "${of%%:*}200.s2s")" ]
         s2s-train -q -j2 "${of#*:}" run=${of%%:*}joined data.train=["${of%%:*}61.s2s"] data.eval={} train.packs_per_step="$n" train.steps=3 \
-            train.packs_per_microbatch="$n" train.dropout=0.2 'model.lora={dropout: 0.3}' "model.unfreeze=['*']"
+            train.packs_per_microbatch="$n" train.dropout=0.2 'model.lora={dropout: 0.3}' "model.unfreeze=['*']" $heard
         python3 "$ROOT/tests/tools/mesh_equal.py" ${of%%:*}61 ${of%%:*}200
         python3 "$ROOT/tests/tools/mesh_equal.py" ${of%%:*}61 ${of%%:*}joined
     done

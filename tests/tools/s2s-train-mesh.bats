@@ -107,12 +107,12 @@ mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=select
 LINES
 }
 
-@test "dropout leaves out the same on any mesh, and when a layer is computed again" {
+@test "dropout leaves out the same on any mesh, and when a layer is computed again; so do masks and noise of sound" {
     speech
     equal <<'LINES'
 mesh.tp=2 mesh.sequence_parallel=true train.recompute=full | r.yaml train.dropout={"hidden":0.2} model.lora={"rank":4,"dropout":0.3} data.train=[odd.s2s] train.packs_per_microbatch=2
 mesh.cp=2 mesh.pp=2 | s.yaml train.dropout=0.2 train.steps=3
-mesh.tp=2 mesh.dp=2 train.recompute=selective | s.yaml train.dropout=0.2 train.steps=3
+mesh.tp=2 mesh.dp=2 train.recompute=selective | s.yaml data.train=[pcm.s2s] train.dropout=0.2 train.dither=1.0e-3 train.spec_augment={"freq_width":9} train.steps=3
 LINES
 }
 

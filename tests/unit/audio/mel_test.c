@@ -332,6 +332,73 @@ static void spec_augment_masks_as_its_distribution_says(void **state)
     free(again);
 }
 
+/* The chance of a mask of `width` at `start` on an axis of `size`, by NeMo's formulas. */
+static double chance(const struct s2s_spec_augment *aug, bool time, int width, int start, int size)
+{
+    const double given = time ? (double)aug->time_width : aug->freq_width;
+    double max = time && given <= 1 ? given * size : given;
+    if (!aug->legacy) {
+        max = time && max > size ? size : max;
+        const double here = fmin(width + 1, max) - width;
+        return here <= 0 ? 0 : here / max * (start < size - width ? 1.0 / (size - width) : 0);
+    }
+    max = floor(max + 1e-6);
+    max = time && given <= 1 && max < 1 ? 1 : max;
+    const double last = time ? fmax(1, size - max) : size - max;
+    return width > max || start > last ? 0 : 1 / (max + 1) / (last + 1);
+}
+
+/* One mask, very often: every width and start as often as said, within five deviations. */
+static void masks_of(const struct s2s_spec_augment *aug, bool time)
+{
+    enum { SIZE = 15, OTHER = 3, N = 40000 };
+    static int seen[SIZE + 1][SIZE + 1];
+    const int64_t frames = time ? SIZE : OTHER;
+    const int mels = time ? OTHER : SIZE, step = time ? OTHER : 1;
+    memset(seen, 0, sizeof seen);
+    for (uint64_t key = 0; key < N; key++) {
+        float mel[SIZE * OTHER];
+        int start = 0, width = 0;
+        for (int i = 0; i < SIZE * OTHER; i++)
+            mel[i] = 1;
+        s2s_spec_augment(mel, frames, mels, aug, S2S_RNG_KEY(5, key));
+        for (int i = 0; i < SIZE; i++) {
+            const bool hidden = mel[i * step] == aug->value;
+            assert_true(hidden || mel[i * step] == 1);
+            assert_true(mel[i * step + (time ? OTHER - 1 : 2 * SIZE)] == mel[i * step]);
+            start = hidden && width == 0 ? i : start;
+            assert_true(!hidden || i == start + width); /* one piece */
+            width += hidden;
+        }
+        seen[width][start]++;
+    }
+    for (int w = 1; w <= SIZE; w++) /* a mask of no width has no start */
+        for (int s = 0; s + w <= SIZE; s++) {
+            double p = chance(aug, time, w, s, SIZE);
+            if (s + w == SIZE) /* masks that would go on behind the end */
+                for (int more = w + 1; more <= 2 * SIZE; more++)
+                    p += chance(aug, time, more, s, SIZE);
+            if (fabs(seen[w][s] - N * p) > 5 * sqrt(N * p) + (p > 0))
+                fail_msg("width %d at %d: %d times, expected %g", w, s, seen[w][s], N * p);
+        }
+}
+
+static void each_mask_is_drawn_as_nemo_draws_it(void **state)
+{
+    for (int legacy = 0; legacy < 2; legacy++) {
+        struct s2s_spec_augment aug = {.legacy = legacy, .value = -2.5f, .n_time = 1};
+        const float widths[] = {0.3f, 0.01f, 1, 4, 13};
+        for (int i = 0; i < 5; i++) {
+            aug.time_width = widths[i];
+            masks_of(&aug, true);
+        }
+        aug.n_time = 0;
+        aug.n_freq = 1;
+        aug.freq_width = 6;
+        masks_of(&aug, false);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +411,7 @@ int main(void)
         cmocka_unit_test(short_and_silent_clips_give_finite_numbers),
         cmocka_unit_test(settings_come_from_preprocessor_config),
         cmocka_unit_test(spec_augment_masks_as_its_distribution_says),
+        cmocka_unit_test(each_mask_is_drawn_as_nemo_draws_it),
     };
     return cmocka_run_group_tests(tests, open_expected, close_expected);
 }

@@ -31,7 +31,7 @@ static __device__ __forceinline__ void load_keys(char *k_tile, char *p_tile, con
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS)
+__global__ void __launch_bounds__(S::THREADS, 2)
     rel_forward_kernel(const rel_problem a, const att_target to, float *lse)
 {
     typedef typename S::P P;

@@ -268,9 +268,9 @@ struct ssd_states_product : ssd_of_head {
     __device__ void a_(float (&x)[8], int tile, int row, int col) const
     {
         const struct ssd_problem &p = ssd_of_head::a.p;
-        of_group(x, is_dv ? p.b : p.c, row, tile * SSD_TILE + col);
+        of_group(x, ssd_either(is_dv, p.b, p.c), row, tile * SSD_TILE + col);
         if (row < k.n)
-            ssd_scale(x, (is_dv ? p.left : p.rise)[at(row)]);
+            ssd_scale(x, is_dv ? p.left[at(row)] : p.rise[at(row)]);
     }
     __device__ void b_(float (&x)[8], int tile, int row, int col) const
     {
@@ -376,7 +376,7 @@ struct ssd_side_product {
         const int64_t at = (k.row + row) * p.n_heads + head;
         if (row >= k.n)
             return;
-        ssd_read(x, is_b ? p.x : a.dy, k.row + row, (int64_t)head * p.dim,
+        ssd_read(x, ssd_either(is_b, p.x, a.dy), k.row + row, (int64_t)head * p.dim,
                  tile % of_dim * SSD_TILE + col, p.dim);
         ssd_scale(x, is_b ? p.left[at] * p.step[at] : p.rise[at]);
     }
@@ -386,8 +386,8 @@ struct ssd_side_product {
         ssd_zeros(x);
         if (is_last(tile)) {
             if (row < k.n)
-                ssd_read(x, is_b ? p.c : p.b, k.row + row, (int64_t)group * p.state, n + col,
-                         p.state);
+                ssd_read(x, ssd_either(is_b, p.c, p.b), k.row + row, (int64_t)group * p.state,
+                         n + col, p.state);
         } else if (n + row < p.state) {
             const int64_t head = slot * p.n_heads + group * p.per + tile / of_dim;
             ssd_read(x, (is_b ? a.r : p.states) + head * p.state * p.dim, n + row,

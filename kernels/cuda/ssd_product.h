@@ -91,6 +91,17 @@ static inline struct ssd_source ssd_source_of(const struct s2s_mat *mat, int64_t
     return from;
 }
 
+/* One of two by its fields: one of two by its address makes the compiler keep all of an operation
+ * in local memory. */
+SSD struct ssd_source ssd_either(bool first, const struct ssd_source &a, const struct ssd_source &b)
+{
+    const struct ssd_source one = {{first ? a.mat.data : b.mat.data,
+                                    first ? a.mat.stride : b.mat.stride,
+                                    first ? a.mat.bf16 : b.mat.bf16},
+                                   first ? a.is_wide : b.is_wide};
+    return one;
+}
+
 /* 8 elements of a row from `col` of a part of `cols` columns, which begins at column `first`; of a
  * matrix that is absent zeros. */
 SSD void ssd_read(float (&x)[8], const struct ssd_source &from, int64_t row, int64_t first, int col,

@@ -315,7 +315,8 @@ static void values_and_gradients_agree_with_the_recurrence(void **state)
         {false, false, false, true, false, true}, {true, false, true, false, false, false}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t h = i < LARGE ? 0 : 1; h < sizeof hows / sizeof *hows; h += i < LARGE ? 1 : 2)
-            one(&shapes[i], hows[h]);
+            if (i < LARGE || !is_left_out(i + h / 2, 3))
+                one(&shapes[i], hows[h]);
 }
 
 /* sum(y dy) + sum(final dfinal) */
@@ -396,6 +397,8 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     const int lanes = queue.lanes;
     for (size_t i = LARGE; i < 6; i++) {
         struct data d[2];
+        if (is_left_out(i - LARGE + 1, 3)) /* where there are none but those of blocks */
+            continue;
         for (int j = 0; j < 2; j++) {
             fill(&d[j], &shapes[i], how);
             queue.lanes = j + 1;

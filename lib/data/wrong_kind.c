@@ -55,7 +55,16 @@ static const struct guess *guess_binary(const struct s2s_lines *file)
 
 /* ---- text that is not one object a line ---- */
 
-static const struct guess *guess_text(const struct s2s_line *line)
+/* Length of the white space in front. */
+static size_t indent_of(const struct s2s_line *line)
+{
+    size_t n = 0;
+    while (n < line->len && memchr(" \t", line->text[n], 2))
+        n++;
+    return n;
+}
+
+static const struct guess *guess_text(const struct s2s_lines *file, const struct s2s_line *line)
 {
     static const struct guess array = {
         "a JSON array, where each line should be one object (JSON lines)",
@@ -65,17 +74,19 @@ static const struct guess *guess_text(const struct s2s_line *line)
         "jq -c . FILE makes JSON lines of it"};
     static const struct guess config = {"a config", "--input-cfg takes a blend"};
     static const struct guess xml = {"XML or HTML", "is it what was to be downloaded?"};
-    const char *text = line->text;
-    size_t len = line->len;
-    while (len > 0 && memchr(" \t", *text, 2)) {
-        text++;
-        len--;
-    }
+    const char *text = line->text + indent_of(line);
+    const size_t len = line->len - indent_of(line);
+    if (len == 0)
+        return NULL;
     if (*text == '[')
         return &array;
     if (*text == '{') {
-        /* the object is closed on no line of its own */
-        return memchr(text, '}', len) && len > 2 ? NULL : &pretty;
+        /* an object that goes on in the next line, where a cut one has the next object */
+        struct s2s_line second = *line;
+        if (!s2s_lines_next(file, &second))
+            return NULL;
+        const size_t white = indent_of(&second);
+        return white < second.len && second.text[white] != '{' ? &pretty : NULL;
     }
     if (*text == '<')
         return &xml;
@@ -157,7 +168,7 @@ int data_check_kind(const struct s2s_lines *file, enum s2s_lines_kind kind, stru
     const struct guess *guess = guess_binary(file);
     if (!guess && kind != S2S_LINES_TEXT && s2s_lines_next(file, &line)) {
         json_t *object = json_loadb(line.text, line.len, 0, NULL);
-        guess = json_is_object(object) ? guess_object(object, kind) : guess_text(&line);
+        guess = json_is_object(object) ? guess_object(object, kind) : guess_text(file, &line);
         json_decref(object);
     }
     if (!guess)

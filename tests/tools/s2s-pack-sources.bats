@@ -232,3 +232,27 @@ T
     exits 1 pack --input-cfg nemo/u0.json --tokens 64 -o out.s2s
     says "--manifest or --cuts"
 }
+
+@test "samples are left out by what they measure, and counted" {
+    cat >m.json <<'J'
+{"audio_filepath":"wav/w0.wav","duration":0.3,"text":"aa"}
+{"audio_filepath":"wav/w1.wav","duration":0.2,"offset":0.1,"text":"bbbb"}
+{"audio_filepath":"wav/w2.wav","duration":0.1,"offset":0,"text":"cc"}
+{"audio_filepath":"wav/w3.wav","duration":0.3,"text":"dd","validation_status":"fail"}
+J
+    kept() { pack --manifest m.json --batch-size 10 --report r.json -o out.s2s "$@" && rows out.s2s | cut -d'|' -f2 | tr '\n' ' '; }
+    [ "$(kept)" = "aa bbbb cc dd " ]
+    [ "$(kept --min-duration 0.2)" = "aa bbbb dd " ]
+    [ "$(kept --max-duration 0.2)" = "bbbb cc " ]
+    [ "$(kept --keep-status pass)" = "aa bbbb cc " ]
+    [ "$(jq -c .filtered r.json)" = '{"validation_status":1,"duration":0,"tokens":0,"tokens_per_second":0,"tokens_per_token":0}' ]
+    # 4 frames and 3 ids; 3 and 5; 2 and 3
+    [ "$(kept --min-tokens 8)" = "bbbb " ]
+    [ "$(kept --max-tokens 5)" = "cc " ]
+    # a placeholder, the text and its end: 4 ids in 0.3 s, 6 in 0.2, 4 in 0.1
+    [ "$(kept --min-tps 30)" = "bbbb cc " ]
+    [ "$(kept --max-tps 30)" = "aa bbbb dd " ]
+    printf '{"input":"qq","output":"a"}\n{"input":"q","output":"bbb"}\n' >s.jsonl
+    pack --sft s.jsonl --batch-size 10 --max-tpt 1 -o out.s2s
+    [ "$(rows out.s2s | cut -d'|' -f2)" = a ]
+}

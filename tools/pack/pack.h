@@ -7,6 +7,7 @@
 #include "lib/base/tool.h"
 #include "lib/stream/schema.h"
 #include "lib/thd/thd.h"
+#include "tools/pack/filter.h"
 
 enum pack_input {
     PACK_INPUT_NONE,
@@ -32,6 +33,7 @@ struct pack_options {
     const char *text_field, *lang_field;
     bool shuffle_shards, skip_missing, run_pipes;
     int64_t n_samples; /* 0: all, once */
+    struct pack_filter filter;
     const char *tokenizer, *prompt;
     int64_t max_tokens, batch_size; /* one of them is 0 */
     enum pack_too_long too_long;
@@ -55,9 +57,9 @@ struct pack_options {
 
 #define PACK_OPTIONS_DEFAULT \
     { \
-        .common = S2S_COMMON_DEFAULT, .algorithm = S2S_BINS_FFD, .cp_size = 1, .tp_size = 1, \
-        .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, .epochs = 1, \
-        .tolerance_s = 0.5 \
+        .common = S2S_COMMON_DEFAULT, .filter = PACK_FILTER_DEFAULT, .algorithm = S2S_BINS_FFD, \
+        .cp_size = 1, .tp_size = 1, .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, \
+        .epochs = 1, .tolerance_s = 0.5 \
     }
 
 int pack_run(const struct pack_options *opt, struct s2s_error *err);

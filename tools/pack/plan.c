@@ -38,7 +38,14 @@ void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_erro
 /* What a place became: samples, or why it is none. */
 struct measured {
     struct pack_item item;
-    enum { MEASURED_ITEM, MEASURED_MARKED, MEASURED_BAD, MEASURED_TOO_LONG } what;
+    enum {
+        MEASURED_ITEM,
+        MEASURED_MARKED,
+        MEASURED_FILTERED,
+        MEASURED_BAD,
+        MEASURED_TOO_LONG
+    } what;
+    enum pack_filtered filtered;
     bool shorter, longer, unlabelled;
     char *id;
     struct s2s_error *err; /* of MEASURED_BAD, MEASURED_TOO_LONG and unlabelled ones */
@@ -167,6 +174,12 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
         m->shorter |= row->clips[k].shorter;
         m->longer |= row->clips[k].longer;
     }
+    m->filtered =
+        pack_filter_row(&survey->opt->filter, row, shape.len, survey->loader->mel_config.rate_hz);
+    if (m->filtered != PACK_KEPT) {
+        m->what = MEASURED_FILTERED;
+        return;
+    }
     if (capacity == 0 || shape.len_padded <= capacity)
         return;
     if (truncate_row(m, survey, row, shape.n_labels)) {
@@ -252,6 +265,8 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
             note_unlabelled(plan, m);
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
         plan->items[plan->n_items++] = m->item;
+    } else if (m->what == MEASURED_FILTERED) {
+        plan->n_filtered[m->filtered]++;
     } else if (m->what != MEASURED_MARKED) {
         if (is_too_long ? survey->opt->too_long == PACK_TOO_LONG_FAIL : !survey->opt->skip_bad) {
             *err = *m->err;

@@ -26,6 +26,7 @@ struct pack_plan {
     struct pack_bad *unlabelled; /* truncated so that nothing is left to predict; they are packed */
     size_t n_unlabelled, cap_unlabelled;
     int64_t n_read, n_marked; /* samples; those marked _skipme */
+    int64_t n_filtered[N_PACK_FILTERED];
     int64_t n_truncated, n_too_long;
     int64_t n_shorter, n_longer; /* files, than the manifest says */
     bool exact16;                /* of all samples in packs */

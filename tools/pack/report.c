@@ -47,6 +47,10 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
     json_object_set_new(report, "truncated_without_label",
                         named(plan->unlabelled, plan->n_unlabelled));
     json_object_set_new(report, "marked_skipme", json_integer(plan->n_marked));
+    json_t *filtered = json_object();
+    for (int i = PACK_KEPT + 1; i < N_PACK_FILTERED; i++)
+        json_object_set_new(filtered, pack_filtered_names[i], json_integer(plan->n_filtered[i]));
+    json_object_set_new(report, "filtered", filtered);
     json_object_set_new(report, "too_long",
                         json_pack("{s:I, s:I}", "skipped", (json_int_t)plan->n_too_long,
                                   "truncated", (json_int_t)plan->n_truncated));

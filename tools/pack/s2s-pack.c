@@ -19,6 +19,15 @@ enum {
     KEY_SAMPLES,
     KEY_SKIP_MISSING,
     KEY_RUN_PIPES,
+    KEY_MIN_DURATION,
+    KEY_MAX_DURATION,
+    KEY_MIN_TOKENS,
+    KEY_MAX_TOKENS,
+    KEY_MIN_TPS,
+    KEY_MAX_TPS,
+    KEY_MIN_TPT,
+    KEY_MAX_TPT,
+    KEY_KEEP_STATUS,
     KEY_TOKENIZER,
     KEY_PROMPT,
     KEY_LAYOUT,
@@ -93,57 +102,67 @@ static const struct argp_option option_table[] = {
      1},
     {"duration-tolerance", KEY_DURATION_TOLERANCE, "S", 0,
      "Seconds that sound may lack of what is declared before it is bad (default 0.5)", 1},
-    {NULL, 0, NULL, 0, "Text and audio:", 2},
-    {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json", 2},
+    {NULL, 0, NULL, 0, "Samples that are left out (bounds are inclusive):", 2},
+    {"min-duration", KEY_MIN_DURATION, "S", 0, "With less than S seconds of sound", 2},
+    {"max-duration", KEY_MAX_DURATION, "S", 0, "With more", 2},
+    {"min-tokens", KEY_MIN_TOKENS, "N", 0, "Of less than N slots", 2},
+    {"max-tokens", KEY_MAX_TOKENS, "N", 0, "Of more", 2},
+    {"min-tps", KEY_MIN_TPS, "X", 0, "With less than X ids a second of sound", 2},
+    {"max-tps", KEY_MAX_TPS, "X", 0, "With more", 2},
+    {"min-tpt", KEY_MIN_TPT, "X", 0, "Text with less than X predicted ids for each other one", 2},
+    {"max-tpt", KEY_MAX_TPT, "X", 0, "With more", 2},
+    {"keep-status", KEY_KEEP_STATUS, "WORD", 0, "With a validation_status other than WORD", 2},
+    {NULL, 0, NULL, 0, "Text and audio:", 3},
+    {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json", 3},
     {"prompt", KEY_PROMPT, "NAME|F", 0,
-     "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 2},
+     "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 3},
     {"audio", KEY_AUDIO, "FORM", 0,
      "none, path, pcm or mel (default pcm; none with --ids). pcm is I16 where that says all, else "
      "F32",
-     2},
+     3},
     {"encoder-frames", KEY_ENCODER_FRAMES, "HOP,FACTOR|DIR", 0,
      "Samples a mel frame at 16 kHz, mel frames an encoder frame (default 160,8), or an encoder's "
      "folder or config",
-     2},
+     3},
     {"audio-field", KEY_AUDIO_FIELD, "NAME", 0,
-     "Of cuts: recording (default), or a custom field such as target_audio", 2},
+     "Of cuts: recording (default), or a custom field such as target_audio", 3},
     {"speed", KEY_SPEED, "A,B..|A..B", 0,
      "Factor drawn for each sample and epoch: 0.9,1,1.1 (each once in three epochs) or 0.9..1.1; "
      "changes length and pitch",
-     2},
-    {"tempo", KEY_TEMPO, "A,B..|A..B", 0, "The same, but pitch stays", 2},
-    {"pitch", KEY_PITCH, "A,B..|A..B", 0, "Semitones drawn; length stays", 2},
-    {"volume", KEY_VOLUME, "A,B..|A..B", 0, "Factor of the samples drawn", 2},
+     3},
+    {"tempo", KEY_TEMPO, "A,B..|A..B", 0, "The same, but pitch stays", 3},
+    {"pitch", KEY_PITCH, "A,B..|A..B", 0, "Semitones drawn; length stays", 3},
+    {"volume", KEY_VOLUME, "A,B..|A..B", 0, "Factor of the samples drawn", 3},
     {"pad-id", KEY_PAD_ID, "ID", 0,
-     "Id of pad slots (default: the tokenizer's pad, else unk, else 0)", 2},
+     "Id of pad slots (default: the tokenizer's pad, else unk, else 0)", 3},
     {"pad-labels", KEY_PAD_LABELS, "keep|drop", 0,
      "Whether a token to be predicted keeps its label where its id is the padding's (default keep; "
      "NeMo drops it)",
-     2},
-    {NULL, 0, NULL, 0, "Packs:", 3},
-    {"tokens", KEY_TOKENS, "N", 0, "Slots of a pack", 3},
-    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 3},
-    {"too-long", KEY_TOO_LONG, "fail|truncate|skip", 0,
-     "What to do with a sample longer than a pack (default fail)", 3},
-    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle, mffd or bfd",
      3},
+    {NULL, 0, NULL, 0, "Packs:", 4},
+    {"tokens", KEY_TOKENS, "N", 0, "Slots of a pack", 4},
+    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 4},
+    {"too-long", KEY_TOO_LONG, "fail|truncate|skip", 0,
+     "What to do with a sample longer than a pack (default fail)", 4},
+    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle, mffd or bfd",
+     4},
     {"lookahead", KEY_LOOKAHEAD, "N", 0,
-     "Instead: keep the order of samples but for the N that are held to fill packs up with", 3},
+     "Instead: keep the order of samples but for the N that are held to fill packs up with", 4},
     {"layout", KEY_LAYOUT, "NAME", 0,
-     "salm (default), rl (NeMo-RL), mcore (Megatron-core) or sft (packed SFT files of NeMo)", 3},
-    {"min-seq-len", KEY_MIN_SEQ_LEN, "N", 0, "rl: at least N slots a pack", 3},
+     "salm (default), rl (NeMo-RL), mcore (Megatron-core) or sft (packed SFT files of NeMo)", 4},
+    {"min-seq-len", KEY_MIN_SEQ_LEN, "N", 0, "rl: at least N slots a pack", 4},
     {"multiple", KEY_MULTIPLE, "N", 0,
-     "mcore: each sequence is a multiple of N slots (default: what --cp and --strict-sp need)", 3},
-    {"pack-multiple", KEY_PACK_MULTIPLE, "N", 0, "mcore: each pack is a multiple of N slots", 3},
-    {"pack-to", KEY_PACK_TO, "N", 0, "mcore, sft: each pack has N slots", 3},
-    {"cp", KEY_CP, "N", 0, "Context-parallel ranks: lengths are multiples of 2 N (default 1)", 3},
-    {"tp", KEY_TP, "N", 0, "Tensor-parallel ranks: T is a multiple of N (default 1)", 3},
+     "mcore: each sequence is a multiple of N slots (default: what --cp and --strict-sp need)", 4},
+    {"pack-multiple", KEY_PACK_MULTIPLE, "N", 0, "mcore: each pack is a multiple of N slots", 4},
+    {"pack-to", KEY_PACK_TO, "N", 0, "mcore, sft: each pack has N slots", 4},
+    {"cp", KEY_CP, "N", 0, "Context-parallel ranks: lengths are multiples of 2 N (default 1)", 4},
+    {"tp", KEY_TP, "N", 0, "Tensor-parallel ranks: T is a multiple of N (default 1)", 4},
     {"strict-sp", KEY_STRICT_SP, NULL, 0,
-     "T / cp is a multiple of tp too, as sequence parallelism needs", 3},
-    {"min-bins", KEY_MIN_BINS, "N", 0, "At least N packs an epoch", 3},
-    {"bins-multiple", KEY_BINS_MULTIPLE, "N", 0, "A multiple of N packs an epoch", 3},
-    {"plan", KEY_PLAN, NULL, 0, "Do all but decode and write; print the efficiency", 3},
-    {"report", KEY_REPORT, "F.json", 0, "Write what was done, skipped and warned of", 3},
+     "T / cp is a multiple of tp too, as sequence parallelism needs", 4},
+    {"min-bins", KEY_MIN_BINS, "N", 0, "At least N packs an epoch", 4},
+    {"bins-multiple", KEY_BINS_MULTIPLE, "N", 0, "A multiple of N packs an epoch", 4},
+    {"plan", KEY_PLAN, NULL, 0, "Do all but decode and write; print the efficiency", 4},
+    {"report", KEY_REPORT, "F.json", 0, "Write what was done, skipped and warned of", 4},
     {0},
 };
 
@@ -326,6 +345,36 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* Options that leave samples out. */
+static bool parse_filter(int key, char *arg, struct argp_state *state)
+{
+    struct pack_filter *f = &((struct pack_options *)state->input)->filter;
+    const struct {
+        int key;
+        const char *name;
+        double *bound;
+    } bounds[] = {{KEY_MIN_DURATION, "min-duration", &f->min_s},
+                  {KEY_MAX_DURATION, "max-duration", &f->max_s},
+                  {KEY_MIN_TPS, "min-tps", &f->min_tps},
+                  {KEY_MAX_TPS, "max-tps", &f->max_tps},
+                  {KEY_MIN_TPT, "min-tpt", &f->min_tpt},
+                  {KEY_MAX_TPT, "max-tpt", &f->max_tpt}};
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
+        if (key == bounds[i].key) {
+            *bounds[i].bound = s2s_arg_f64(state, bounds[i].name, arg, 0, 1e300);
+            return true;
+        }
+    if (key == KEY_MIN_TOKENS)
+        f->min_len = s2s_arg_i64(state, "min-tokens", arg, 0, INT64_MAX);
+    else if (key == KEY_MAX_TOKENS)
+        f->max_len = s2s_arg_i64(state, "max-tokens", arg, 0, INT64_MAX);
+    else if (key == KEY_KEEP_STATUS)
+        f->status = arg;
+    else
+        return false;
+    return true;
+}
+
 /* Options that name inputs. */
 static bool parse_input(int key, char *arg, struct argp_state *state)
 {
@@ -352,7 +401,7 @@ static bool parse_input(int key, char *arg, struct argp_state *state)
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct pack_options *opt = state->input;
-    if (parse_input(key, arg, state))
+    if (parse_input(key, arg, state) || parse_filter(key, arg, state))
         return 0;
     switch (key) {
     case KEY_TARS:

@@ -10,6 +10,7 @@
 #include "lib/data/lines.h"
 #include "lib/data/spool.h"
 #include "lib/data/tar_source.h"
+#include "lib/data/shar.h"
 
 enum { MAX_DEPTH = 32 };
 
@@ -274,6 +275,101 @@ static int read_weighted(struct item *item, const struct s2s_conf *list,
     return rc;
 }
 
+/* ---- Shar ---- */
+
+/* A folder, or a map of fields to the names of their shards: as s2s_source_open_shar takes them. */
+static int add_shar_specs(struct names *specs, const struct s2s_conf *node, const struct reader *r)
+{
+    struct names files = {.n = 0};
+    int rc = 0;
+    if (node->kind != S2S_CONF_MAP) {
+        const char *folder;
+        rc = s2s_conf_as_str(&folder, node, r->err);
+        if (rc < 0)
+            return rc;
+        specs->items = s2s_xrealloc(specs->items, specs->n + 1, sizeof *specs->items);
+        specs->items[specs->n++] = s2s_xstrdup(folder);
+        return 0;
+    }
+    for (size_t i = 0; rc == 0 && i < node->n_items; i++) {
+        const size_t before = files.n;
+        rc = get_names(&files, node->items[i], r);
+        for (size_t k = before; k < files.n; k++) {
+            specs->items = s2s_xrealloc(specs->items, specs->n + 1, sizeof *specs->items);
+            specs->items[specs->n++] = s2s_xasprintf("%s=%s", node->items[i]->key, files.items[k]);
+        }
+    }
+    names_release(&files);
+    return rc;
+}
+
+static int open_shar(struct s2s_source **leaf, const struct s2s_conf *node,
+                     const struct attributes *a, const struct reader *r)
+{
+    struct s2s_source_options opt = a->source;
+    struct names specs = {.n = 0};
+    opt.tags = a->tags;
+    opt.shuffle = true; /* as upstream, always */
+    int rc = add_shar_specs(&specs, node, r);
+    if (rc == 0)
+        rc = s2s_source_open_shar(leaf, (const char *const *)specs.items, specs.n, &opt, r->err);
+    names_release(&specs);
+    return rc;
+}
+
+/* One of a list: a folder, [folder], [folder, weight]; without a weight as many as it has cuts. */
+static int add_shar(struct s2s_blend_node *mux, const struct s2s_conf *entry,
+                    const struct attributes *a, const struct reader *r)
+{
+    const bool is_list = entry->kind == S2S_CONF_LIST;
+    struct s2s_source *leaf = NULL;
+    double weight = 0;
+    int rc = is_list && entry->n_items != 1 && entry->n_items != 2
+                 ? fail(r, S2S_E_FORMAT, entry, "expected [folder] or [folder, weight]")
+                 : open_shar(&leaf, is_list ? entry->items[0] : entry, a, r);
+    if (rc < 0)
+        return rc;
+    weight = (double)s2s_shar_n_cuts(leaf);
+    if (is_list && entry->n_items == 2)
+        rc = s2s_conf_as_f64(&weight, entry->items[1], r->err);
+    if (rc == 0 && !(weight >= 0 && isfinite(weight)))
+        rc = fail(r, S2S_E_RANGE, entry, "a weight is at least 0");
+    if (rc == 0)
+        s2s_blend_add(mux, s2s_blend_leaf(leaf), weight);
+    else
+        s2s_source_close(leaf);
+    return rc;
+}
+
+static int read_shar(struct item *item, const struct s2s_conf *conf, const struct attributes *a,
+                     const struct reader *r)
+{
+    int rc = 0;
+    const struct s2s_conf *from = need(conf, "shar_path", &rc, r);
+    if (rc < 0)
+        return rc;
+    item->is_tarred = true;
+    if (from->kind == S2S_CONF_LIST) {
+        item->node = s2s_blend_mux(a->source.seed);
+        if (from->n_items == 0)
+            rc = fail(r, S2S_E_FORMAT, from, "an empty list");
+        for (size_t i = 0; rc == 0 && i < from->n_items; i++)
+            rc = add_shar(item->node, from->items[i], a, r);
+        if (rc == 0)
+            end_mux(&item->node, a);
+        return rc;
+    }
+    struct s2s_source *leaf = NULL;
+    rc = open_shar(&leaf, from, a, r);
+    if (rc == 0) {
+        item->node = s2s_blend_leaf(leaf);
+        item->node->repeat = !a->force_finite;
+    }
+    return rc;
+}
+
+/* ---- files ---- */
+
 /* How the types of items are read. */
 struct type {
     const char *name, *paths; /* key of its files */
@@ -385,11 +481,13 @@ static int read_item(struct item *item, const struct s2s_conf *conf, struct attr
         const struct s2s_conf *list = need(conf, "input_cfg", &rc, r);
         return list ? read_list_or_file(item, list, a, r) : rc;
     }
+    if (!strcmp(name, "lhotse_shar"))
+        return read_shar(item, conf, a, r);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(name, types[i].name))
             return read_leaf(item, conf, &types[i], a, r);
     return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, s2s_conf_key(conf, "type"),
-                          "type '%s' is not read here; nemo, nemo_tarred, lhotse, "
+                          "type '%s' is not read here; nemo, nemo_tarred, lhotse, lhotse_shar, "
                           "lhotse_as_conversation, multimodal_conversation, share_gpt, "
                           "nemo_sft_jsonl, txt, txt_jsonl and group are",
                           name);

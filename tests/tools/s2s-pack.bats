@@ -470,6 +470,90 @@ PY
     jq -r '.skipped[].reason' r.json | grep -q 'bad.jsonl:1: wav/no.wav: cannot open'
 }
 
+# shar FOLDER: two shards of Shar, of three and two cuts, the fourth of which has no recording
+shar() {
+    python3 - "$1" <<'PY'
+import gzip, io, json, os, sys, tarfile
+os.mkdir(sys.argv[1])
+wav = open("wav/a.wav", "rb").read()
+def rec(id):
+    return {"id": id, "sources": [{"type": "shar", "channels": [0], "source": ""}], "sampling_rate": 16000, "num_samples": 16000, "duration": 1.0}
+n = 0
+for k, ids in enumerate([["a", "x/b.1", "c"], ["d", "e"]]):
+    with gzip.open(f"{sys.argv[1]}/cuts.{k:06d}.jsonl.gz", "wt") as cuts, tarfile.open(f"{sys.argv[1]}/recording.{k:06d}.tar", "w") as tar:
+        def add(name, data):
+            info = tarfile.TarInfo(name); info.size = len(data); tar.addfile(info, io.BytesIO(data))
+        for id in ids:
+            n += 1
+            print(json.dumps({"id": id, "start": 0, "duration": 1.0 / n, "channel": 0, "type": "MonoCut", "recording": rec(id),
+                              "supervisions": [{"id": id, "recording_id": id, "start": 0, "duration": 0.1, "text": "is " + id}]}), file=cuts)
+            add(id + (".nodata" if id == "d" else ".wav"), b"" if id == "d" else wav)
+            add(id + (".nometa" if id == "d" else ".json"), b"" if id == "d" else json.dumps(rec(id)).encode())
+PY
+}
+
+@test "Shar: cuts and their tars go together, faults are those of a shard or of a cut" {
+    local how=(--tokenizer "$tok" --batch-size 1)
+    shar s
+    exits 1 s2s-pack --shar s "${how[@]}" -o out.s2s
+    says "s/cuts.000001.jsonl.gz:1: its sound is elsewhere"
+    s2s-pack -q --shar s "${how[@]}" --bad skip --report r.json -o out.s2s
+    values out.s2s >got
+    [ "$(grep -o ' ids .*' got | tr -d '\n')" = ' ids ["a"] ids ["x/b.1"] ids ["c"] ids ["e"]' ]
+    [ "$(grep ' audio_cu_samples ' got | cut -d' ' -f4 | tr '\n' ' ')" = '16000 8000 5333 3200 ' ]
+    grep -q '"source":"x/b.1.wav"' got
+    s2s-pack -q --shar cuts=s/cuts.{000000,000001}.jsonl.gz recording=s/recording.{000000,000001}.tar "${how[@]}" --bad skip | cmp - out.s2s
+    s2s-pack -q -j1 --shar s "${how[@]}" --bad skip | cmp - out.s2s
+    # a tar that belongs to other cuts, one that is cut, fewer shards of one field than of the other
+    mkdir t && cp s/* t/ && cp s/recording.000000.tar t/recording.000001.tar
+    exits 1 s2s-pack --shar t "${how[@]}" -o out2.s2s
+    says "its members are not those of the cuts"
+    head -c 40000 s/recording.000000.tar >t/recording.000000.tar && cp s/recording.000001.tar t/
+    s2s-pack -q --shar t "${how[@]}" --bad skip --report r.json -o out2.s2s
+    jq -r '.skipped[].reason' r.json | grep -q 't/recording.000000.tar'
+    [ "$(jq .samples r.json)" = 2 ]
+    rm t/recording.000001.tar
+    exits 1 s2s-pack --shar t "${how[@]}" -o out2.s2s
+    says "2 shards of cuts and 1 of recording"
+    exits 2 s2s-pack --shar nowhere "${how[@]}" -o out2.s2s
+    mkdir empty
+    exits 1 s2s-pack --shar empty "${how[@]}" -o out2.s2s
+    says "empty: has no shard of cuts"
+}
+
+@test "WebDataset: members of one name are a sample; Energon's folder says which shards" {
+    local how=(--tokenizer "$tok" --batch-size 1)
+    mkdir w
+    cp wav/a.wav k1.wav && cp wav/c.wav k2.wav && cp wav/a.wav k3.wav
+    printf 'one\n' >k1.txt
+    echo '{"text": "two", "lang": "en", "context": "say"}' >k2.json
+    echo '{"transcript": "three"}' >k3.json && echo 1 >k3.cls
+    tar --format=ustar -cf w/0.tar k1.wav k1.txt k2.json k2.wav
+    tar --format=ustar -cf w/1.tar k3.wav k3.json k3.cls
+    tar --format=ustar -cf w/2.tar k1.txt
+    exits 1 s2s-pack --tar w/0.tar w/1.tar "${how[@]}" -o out.s2s
+    says "w/1.tar:k3: sample 'k3' has no text"
+    s2s-pack -q --tar w/0.tar w/1.tar "${how[@]}" --bad skip -o out.s2s
+    values out.s2s >got
+    [ "$(grep -o ' texts .*' got | tr -d '\n')" = ' texts ["one"] texts ["two"]' ]
+    cat w/0.tar | s2s-pack -q --tar - "${how[@]}" -o pipe.s2s
+    [ "$(values pipe.s2s)" = "$(cat got)" ]
+    s2s-pack -q --tar w/1.tar --text-field transcript "${how[@]}" -o out.s2s
+    values out.s2s | grep -qx '0 texts \["three"\]'
+    exits 1 s2s-pack --tar w "${how[@]}" -o out.s2s
+    says "w/1.tar:k3"
+    mkdir w/.nv-meta
+    printf 'shard_counts:\n  0.tar: 2\n' >w/.nv-meta/.info.yaml
+    s2s-pack -q --tar w "${how[@]}" -o out.s2s
+    [ "$(values out.s2s)" = "$(cat got)" ]
+    printf 'split_parts:\n  train: [1.tar]\n  val: [0.tar]\nexclude: []\n' >w/.nv-meta/split.yaml
+    s2s-pack -q --tar w --text-field transcript "${how[@]}" -o out.s2s
+    values out.s2s | grep -qx '0 texts \["three"\]'
+    tar --format=ustar -cf two.tar k1.wav && cp k1.wav k1.flac && tar --format=ustar -rf two.tar k1.flac
+    exits 1 s2s-pack --tar two.tar "${how[@]}" -o out.s2s
+    says "several members that may be its sound"
+}
+
 @test "bad audio is named with its line, and skipped when that is asked for" {
     head -c 9000 wav/c.wav >cut.wav
     mv cut.wav wav/c.wav

@@ -104,6 +104,8 @@ static int create(struct s2s_stream_writer **out, const struct pack_loader *load
         {"text-jsonl", S2S_ARGS_DROP},
         {"input-cfg", S2S_ARGS_DROP},
         {"tars", S2S_ARGS_DROP},
+        {"shar", S2S_ARGS_DROP},
+        {"tar", S2S_ARGS_DROP},
         {"plan", S2S_ARGS_DROP},
         {"tokenizer", S2S_ARGS_FILE},
         {"prompt", S2S_ARGS_FILE},

@@ -6,7 +6,9 @@
 
 #include "lib/data/blend.h"
 #include "lib/data/expand.h"
+#include "lib/data/shar.h"
 #include "lib/data/tar_source.h"
+#include "lib/data/webdataset.h"
 #include "lib/io/digest.h"
 
 /* ---- what all rows share ---- */
@@ -112,11 +114,16 @@ static int open_files(struct pack_loader *loader, const struct pack_options *opt
     char **paths = NULL, **tars = NULL;
     size_t n_paths = 0, n_tars = 0;
     int rc = 0;
+    if (opt->kind == PACK_INPUT_SHAR) /* expands what is behind FIELD= */
+        return s2s_source_open_shar(&loader->source, opt->inputs, opt->n_inputs, how, err);
     for (size_t i = 0; rc == 0 && i < opt->n_inputs; i++)
         rc = s2s_data_expand(&paths, &n_paths, opt->inputs[i], err);
     for (size_t i = 0; rc == 0 && i < opt->n_tars; i++)
         rc = s2s_data_expand(&tars, &n_tars, opt->tars[i], err);
-    if (rc == 0 && n_tars > 0)
+    if (rc == 0 && opt->kind == PACK_INPUT_WEBDATASET)
+        rc = s2s_source_open_webdataset(&loader->source, (const char *const *)paths, n_paths, how,
+                                        err);
+    else if (rc == 0 && n_tars > 0)
         rc = s2s_source_open_tars(&loader->source, kinds[opt->kind], (const char *const *)paths,
                                   n_paths, (const char *const *)tars, n_tars, how, err);
     else if (rc == 0)

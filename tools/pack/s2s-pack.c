@@ -5,6 +5,8 @@
 enum {
     KEY_MANIFEST = 0x100,
     KEY_CUTS,
+    KEY_SHAR,
+    KEY_TAR,
     KEY_IDS,
     KEY_CONVERSATIONS,
     KEY_SHARE_GPT,
@@ -71,6 +73,9 @@ static const struct argp_option option_table[] = {
     {"manifest", KEY_MANIFEST, "F", 0,
      "NeMo JSONL manifest: audio_filepath, duration, text, offset", 1},
     {"cuts", KEY_CUTS, "F", 0, "Lhotse cuts (JSONL) of any kind", 1},
+    {"shar", KEY_SHAR, "DIR|FIELD=F", 0,
+     "Lhotse Shar: a folder, or each field's shards (cuts=F.., recording=F..)", 1},
+    {"tar", KEY_TAR, "F|DIR", 0, "WebDataset tars, or a folder of Energon's", 1},
     {"ids", KEY_IDS, "F", 0,
      "Tokenized rows (JSONL): id, input_ids, loss_mask, audio [{pos, frames}]", 1},
     {"conversations", KEY_CONVERSATIONS, "F", 0,
@@ -383,6 +388,8 @@ static bool parse_input(int key, char *arg, struct argp_state *state)
         enum pack_input kind;
     } kinds[] = {{KEY_MANIFEST, PACK_INPUT_MANIFEST},
                  {KEY_CUTS, PACK_INPUT_CUTS},
+                 {KEY_SHAR, PACK_INPUT_SHAR},
+                 {KEY_TAR, PACK_INPUT_WEBDATASET},
                  {KEY_IDS, PACK_INPUT_IDS},
                  {KEY_CONVERSATIONS, PACK_INPUT_CONVERSATIONS},
                  {KEY_SHARE_GPT, PACK_INPUT_SHARE_GPT},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/data/ids_scan.h"
 #include "lib/data/manifest.h"
 
 void s2s_ids_row_release(struct s2s_ids_row *row)
@@ -202,6 +203,8 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int
 {
     json_error_t at;
     size_t n_hidden = 0; /* ids that attention_mask leaves out, all in front */
+    if (data_scan_ids(row, line))
+        return 0;
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
     json_t *object = json_loadb(line->text, line->len, JSON_REJECT_DUPLICATES, &at);
     int rc = 0;

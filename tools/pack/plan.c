@@ -64,17 +64,20 @@ struct survey {
     const struct pack_loader *loader;
     const struct pack_options *opt;
     uint32_t epoch;
+    int64_t n_places; /* of the source that were passed */
     struct s2s_progress progress;
 };
 
 static int next_batch(void *ctx, void **item, struct s2s_error *err)
 {
     struct survey *survey = ctx;
+    const struct pack_options *opt = survey->opt;
     struct batch *batch = s2s_xcalloc(1, sizeof *batch);
     int rc = 1;
     while (rc > 0 && batch->n_places < PLACES_A_BATCH) {
         rc = s2s_source_next(survey->loader->source, &batch->places[batch->n_places], err);
-        batch->n_places += rc > 0;
+        /* what is another part's is not even looked at */
+        batch->n_places += rc > 0 && survey->n_places++ % opt->split_n == opt->split_idx;
     }
     if (rc < 0 && survey->opt->skip_bad) {
         batch->broken = s2s_xmalloc(sizeof *err);
@@ -315,12 +318,11 @@ static int survey_lengths(struct pack_plan *plan, const struct pack_loader *load
 /* ---- order and bins ---- */
 
 /* Every split_n-th sample of those from `first` on. */
-static uint32_t *select_items(const struct pack_plan *plan, size_t first,
-                              const struct pack_options *opt, size_t *n)
+static uint32_t *select_items(const struct pack_plan *plan, size_t first, size_t *n)
 {
     uint32_t *selected = s2s_xmalloc((plan->n_items - first + 1) * sizeof *selected);
     *n = 0;
-    for (size_t i = first + (size_t)opt->split_idx; i < plan->n_items; i += (size_t)opt->split_n)
+    for (size_t i = first; i < plan->n_items; i++)
         selected[(*n)++] = (uint32_t)i;
     return selected;
 }
@@ -369,7 +371,7 @@ static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_opt
 {
     struct s2s_bins bins = S2S_BINS_INIT;
     size_t n = 0;
-    uint32_t *order = select_items(plan, first, opt, &n);
+    uint32_t *order = select_items(plan, first, &n);
     int rc = 0;
     if (n == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT,

@@ -44,6 +44,12 @@ json.dump(c, open('$1.json', 'w'))"
     same_as_cpu r.yaml
 }
 
+@test "an emulated GPU trains an encoder of images as the CPU does" {
+    eval "$(sed -n '/^images()/,/^}/p' "$ROOT/tests/tools/s2s-train-mesh.bats" | grep -v -e '^ *speech$' -e b.yaml)"
+    images
+    same_as_cpu i.yaml
+}
+
 @test "an emulated GPU trains experts as the CPU does" {
     moe_recipe mixtral 'model_type="mixtral", num_local_experts=4, router_aux_loss_coef=0.02'
     same_as_cpu mixtral.yaml

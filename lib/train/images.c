@@ -58,20 +58,22 @@ static const void *copy_of(struct s2s_pack *pack, const struct s2s_st_tensor *t)
 static int bound(struct s2s_pack *pack, struct s2s_media *m, const struct found *f,
                  struct s2s_error *err)
 {
-    int64_t *cu = s2s_pack_alloc(pack, m->n + 1, sizeof *cu), n_rows = 0;
+    const int64_t n_patches = f->patches->shape[0];
+    int64_t *cu = s2s_pack_alloc(pack, m->n + 1, sizeof *cu), n = 0, n_rows = 0;
     cu[0] = 0;
-    for (int64_t i = 0; i < m->n; i++) {
+    /* up to the first that is too many: numbers of a file may not overflow */
+    for (int64_t i = 0; i < m->n && n <= n_patches; i++) {
         const int64_t height = m->grid[2 * i], width = m->grid[2 * i + 1];
         if (height < 1 || width < 1 || m->rows[i] < 0)
             return s2s_error_set(err, S2S_E_RANGE, "image %lld has %lld x %lld patches, %d rows",
                                  (long long)i, (long long)height, (long long)width, m->rows[i]);
-        cu[i + 1] = cu[i] + height * width;
+        cu[i + 1] = n += height * width;
         n_rows += m->rows[i];
     }
     m->cu = cu;
-    if (cu[m->n] != f->patches->shape[0])
+    if (n != n_patches)
         return s2s_error_set(err, S2S_E_SHAPE, "image_patches has %lld; image_grid says %lld",
-                             (long long)f->patches->shape[0], (long long)cu[m->n]);
+                             (long long)n_patches, (long long)n);
     if (n_rows != f->slot->shape[0])
         return s2s_error_set(err, S2S_E_SHAPE, "image_slot has %lld; image_rows says %lld",
                              (long long)f->slot->shape[0], (long long)n_rows);

@@ -29,10 +29,9 @@ int model_read_dropout(double *rate, struct s2s_model *model, const char *key, d
     return 0;
 }
 
-int model_read_attention_dropout(double *rate, struct s2s_model *model, double said,
-                                 struct s2s_error *err)
+int model_read_attention_dropout(double *rate, struct s2s_model *model, const char *key,
+                                 double said, struct s2s_error *err)
 {
-    static const char key[] = "attention_dropout";
     int rc = model_read_dropout(rate, model, key, said, err);
     if (rc < 0 || *rate <= 0 || model->params->device->kernels->has_attention_dropout)
         return rc;
@@ -168,12 +167,19 @@ struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_medi
     return rows;
 }
 
-struct s2s_tensor *model_name_positions(const struct s2s_pass *pass, int64_t n)
+struct s2s_tensor *model_drop_positions(const struct s2s_pass *pass,
+                                        const struct s2s_nn_dropout *dropout,
+                                        struct s2s_tensor *table)
 {
+    const int64_t n = s2s_tensor_rows(table);
+    if (dropout->rate <= 0)
+        return table;
     int32_t *names = s2s_xcalloc((size_t)(2 * n + 1), sizeof *names);
     for (int64_t i = 0; i < n; i++)
         name_row(names + 2 * i, pass->batch->draw, n / 2 - i);
     struct s2s_tensor *rows = upload(pass->tape, names, n);
     free(names);
-    return rows;
+    return s2s_op_dropout(
+        pass->tape, table,
+        &(struct s2s_dropout){.rate = dropout->rate, .site = dropout->site, .rows = rows});
 }

@@ -8,6 +8,7 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
+#include "lib/model/modality.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
 #include "lib/nn/spread.h"
@@ -25,6 +26,8 @@ struct fastconformer {
     struct s2s_nn_subsampling subsampling;
     struct s2s_nn_conformer *layers;
     struct s2s_nn_dropout on_input, on_positions;
+    struct modality modality;
+    size_t adapter_begin; /* its parameters among those of the registry */
 };
 
 static const char *const model_types[] = {"parakeet_encoder", NULL};
@@ -126,7 +129,7 @@ static int read_dropout(struct config *c, struct s2s_model *model, struct s2s_er
                                  has_input ? "dropout_pre_encoder" : "dropout", said.input, err)) <
             0)
         return rc;
-    if ((rc = model_read_attention_dropout(&c->block.attention_dropout, model,
+    if ((rc = model_read_attention_dropout(&c->block.attention_dropout, model, "attention_dropout",
                                            said.encoder_attention, err)) < 0)
         return rc;
     return model_read_dropout(&c->positions_dropout, model, "dropout_positions", said.positions,
@@ -175,7 +178,9 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     if (rc < 0 || (rc = read_dropout(c, model, err)) < 0 ||
         (rc = check_ranks(model, &c->block, err)) < 0)
         return rc;
-    model->hidden_size = c->block.width;
+    if ((rc = modality_read(&m->modality, model, c->block.width, err)) < 0)
+        return rc;
+    model->hidden_size = m->modality.out;
     model->n_mels = c->n_mels;
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%ssubsampling", model->prefix);
@@ -192,6 +197,8 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);
+    m->adapter_begin = model->params->n;
+    modality_build(model, &m->modality);
     model_add_block(
         model,
         &(struct s2s_block){
@@ -203,6 +210,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
 static void fastconformer_free(void *impl)
 {
     struct fastconformer *m = impl;
+    modality_release(&m->modality);
     free(m->layers);
     free(m);
 }
@@ -214,12 +222,6 @@ static int64_t fastconformer_frames(const struct s2s_model *model, int64_t n_mel
 }
 
 /* ---- forward ---- */
-
-/* What the blocks of one batch share. */
-struct shared {
-    struct s2s_nn_clips clips;
-    struct s2s_encoder_trace *trace;
-};
 
 /* The clips that this rank encodes; without features there are none, and everything runs with sizes
  * of 0. */
@@ -238,34 +240,39 @@ static struct s2s_media mel_of(const struct s2s_model *model, const struct s2s_p
     return own;
 }
 
-/* One that is frozen is as in evaluation. */
-static bool is_trained(const struct s2s_model *model)
+/* Whether something is trained of the encoder itself, or of what follows it: else it is as in
+ * evaluation. */
+static bool is_trained(const struct s2s_model *model, bool adapter)
 {
-    for (int i = 0; i < model->n_blocks; i++)
-        for (size_t p = model->blocks[i].param_begin; p < model->blocks[i].param_end; p++)
-            if (model->params->list[p]->trained)
-                return true;
+    const struct fastconformer *m = model->impl;
+    const size_t begin = model->blocks[0].param_begin,
+                 end = model->blocks[model->n_blocks - 1].param_end;
+    for (size_t p = adapter ? m->adapter_begin : begin; p < (adapter ? end : m->adapter_begin); p++)
+        if (model->params->list[p]->trained)
+            return true;
     return false;
 }
 
-/* Positions are those of all clips of the step: so is what is left out of them. */
-static struct s2s_tensor *drop_positions(const struct fastconformer *m, const struct s2s_pass *pass,
-                                         struct s2s_tensor *table)
+static void name_frames(const struct s2s_model *model, const struct s2s_pass *pass,
+                        const struct s2s_media *mel, const int32_t *cu,
+                        struct model_encoder_shared *shared)
 {
-    const int64_t n = s2s_tensor_rows(table);
-    if (m->on_positions.rate <= 0)
-        return table;
-    const struct s2s_dropout drop = {.rate = m->on_positions.rate,
-                                     .site = m->on_positions.site,
-                                     .rows = model_name_positions(pass, n)};
-    return s2s_op_dropout(pass->tape, table, &drop);
+    const struct fastconformer *m = model->impl;
+    struct s2s_nn_clips *clips = &shared->clips;
+    const bool draws = model->draws && mel->draws;
+    struct s2s_tensor *names = draws ? model_name_clips(pass->tape, mel, cu) : NULL;
+    modality_prepare(&m->modality, pass, shared, is_trained(model, true) ? names : NULL);
+    if (!draws || !is_trained(model, false))
+        return;
+    clips->tp.inside = clips->tp.outside = names;
+    clips->positions = model_drop_positions(pass, &m->on_positions, clips->positions);
 }
 
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct fastconformer *m = model->impl;
     struct s2s_tape *tape = pass->tape;
-    struct shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
+    struct model_encoder_shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
     struct s2s_nn_clips *clips = &shared->clips;
     const struct s2s_media mel = mel_of(model, pass);
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel.n + 1) * sizeof *cu);
@@ -274,15 +281,12 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
     clips->seqs = s2s_op_seqs(tape, cu, mel.n);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
-    if (model->draws && mel.draws && is_trained(model)) {
-        clips->tp.inside = clips->tp.outside = model_name_clips(tape, &mel, cu);
-        clips->positions = drop_positions(m, pass, clips->positions);
-    }
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */
     clips->batch_stats = model->options.batch_norm_batch && tape->recording && cu[mel.n] > 0;
     if (clips->batch_stats && mel.padded)
         s2s_nn_clips_pad(tape, clips, cu, fastconformer_frames(model, mel.padded));
+    name_frames(model, pass, &mel, cu, shared);
     shared->trace = pass->fwd->trace;
     if (shared->trace)
         shared->trace->positions = clips->positions;
@@ -295,7 +299,7 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
     const struct s2s_model *model = ctx->block->model;
     const struct fastconformer *m = model->impl;
     const struct s2s_media clips = mel_of(model, ctx->pass);
-    const struct shared *shared = ctx->shared;
+    const struct model_encoder_shared *shared = ctx->shared;
     const int64_t shape[] = {clips.cu[clips.n] - clips.cu[0], model->n_mels, 1};
     struct s2s_tensor *mel = s2s_tape_upload_floats(
         tape, 3, shape, clips.n ? clips.data + clips.cu[0] * clips.width : NULL);
@@ -315,7 +319,7 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     const struct fastconformer *m = ctx->block->model->impl;
-    const struct shared *shared = ctx->shared;
+    const struct model_encoder_shared *shared = ctx->shared;
     struct s2s_encoder_trace *trace = shared->trace;
     struct s2s_nn_conformer_parts parts;
     const bool looked_at = trace && ctx->block->impl == m->layers;

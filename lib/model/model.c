@@ -97,6 +97,8 @@ int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const stru
     int rc = read_config(model, options, err);
     if (rc == 0)
         rc = take_encoder(model, err);
+    if (rc == 0 && options->override)
+        rc = s2s_conf_merge(model->conf, options->override, err);
     if (rc < 0)
         goto out;
     if ((rc = s2s_conf_get_str(&model_type, model->conf, "model_type", err)) < 0)

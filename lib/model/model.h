@@ -263,12 +263,13 @@ struct s2s_dropout_rates {
 
 /* How a model is built beside its config. */
 struct s2s_model_options {
-    const char *prefix;          /* NULL: "" */
-    const char *config;          /* this config file instead of DIR/config.json */
-    const struct s2s_conf *conf; /* or these keys; borrowed */
-    struct s2s_params *params;   /* add to this registry; NULL: a new one, owned by the model */
-    bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
-    enum s2s_head head;          /* decoders */
+    const char *prefix;              /* NULL: "" */
+    const char *config;              /* this config file instead of DIR/config.json */
+    const struct s2s_conf *conf;     /* or these keys; borrowed */
+    const struct s2s_conf *override; /* keys in the place of those of the config; or NULL */
+    struct s2s_params *params;       /* add to this registry; NULL: a new one, owned by the model */
+    bool batch_norm_batch;           /* encoders: statistics of the batch instead of frozen ones */
+    enum s2s_head head;              /* decoders */
     bool free_steps; /* Mamba layers: steps are not clamped to the config's time_step_min */
     const struct s2s_lora *lora;             /* decoders: which maps get an adapter; NULL: none */
     const struct s2s_dropout_rates *dropout; /* instead of the config's; those below 0, and NULL:

@@ -49,9 +49,9 @@ struct s2s_dropout_rates model_said_dropout(const struct s2s_model *model);
  * out. */
 int model_read_dropout(double *rate, struct s2s_model *model, const char *key, double said,
                        struct s2s_error *err);
-/* The same of what queries see, at attention_dropout; UNSUPPORTED on a device that has it not. */
-int model_read_attention_dropout(double *rate, struct s2s_model *model, double said,
-                                 struct s2s_error *err);
+/* The same of what queries see; UNSUPPORTED on a device that has it not. */
+int model_read_attention_dropout(double *rate, struct s2s_model *model, const char *key,
+                                 double said, struct s2s_error *err);
 /* The pass' names of rows, of the slots of a batch that draws; none of another one. */
 void model_name_rows(struct s2s_pass *pass);
 /* What attention of that pass draws by, in its spans of rows up to n_rows. */
@@ -61,8 +61,10 @@ void model_name_spans_cp(const struct s2s_pass *pass, struct s2s_spans_cp *cp, i
  * where the batch does not draw. */
 struct s2s_tensor *model_name_clips(struct s2s_tape *tape, const struct s2s_media *media,
                                     const int32_t *cu);
-/* Of n relative positions, from the largest on, in this step. */
-struct s2s_tensor *model_name_positions(const struct s2s_pass *pass, int64_t n);
+/* A table of relative positions, of which all clips of a step lack the same. */
+struct s2s_tensor *model_drop_positions(const struct s2s_pass *pass,
+                                        const struct s2s_nn_dropout *dropout,
+                                        struct s2s_tensor *table);
 
 /* Embeddings of sound that a language model takes as they are: in its width (text.c). */
 int model_check_embeds(const struct s2s_model *model, const struct s2s_media *audio,

@@ -461,7 +461,7 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
         return rc;
     if ((rc = model_read_dropout(&c->dropout, model, "hidden_dropout",
                                  model_said_dropout(model).hidden, err)) < 0 ||
-        (rc = model_read_attention_dropout(&c->attention_dropout, model,
+        (rc = model_read_attention_dropout(&c->attention_dropout, model, "attention_dropout",
                                            model_said_dropout(model).attention, err)) < 0)
         return rc;
     model->draws |= model->options.lora && model->options.lora->dropout > 0;

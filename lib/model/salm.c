@@ -66,6 +66,7 @@ static int open_part(struct s2s_model **part, struct s2s_model *model, const str
     struct s2s_model_options options = {.prefix = prefix,
                                         .config = from->config,
                                         .conf = from->conf,
+                                        .override = from->override,
                                         .params = model->params,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,

@@ -23,6 +23,7 @@
 struct s2s_salm_part {
     const char *dir, *config;
     const struct s2s_conf *conf;
+    const struct s2s_conf *override; /* keys in the place of those of the config; or NULL */
 };
 
 struct s2s_salm_parts {

@@ -171,8 +171,8 @@ static void add_convolution(struct s2s_nn_conformer *layer, const struct s2s_nn_
     layer->bn_gain = s2s_nn_add(ctx, "conv.norm", "weight", ones);
     layer->bn_bias = s2s_nn_add(ctx, "conv.norm", "bias", zeros);
     ones.flags = zeros.flags = S2S_PARAM_BUFFER;
-    layer->bn_mean = s2s_nn_add(ctx, "conv.norm", "running_mean", zeros);
-    layer->bn_var = s2s_nn_add(ctx, "conv.norm", "running_var", ones);
+    layer->bn_mean = o->layer_norm ? NULL : s2s_nn_add(ctx, "conv.norm", "running_mean", zeros);
+    layer->bn_var = o->layer_norm ? NULL : s2s_nn_add(ctx, "conv.norm", "running_var", ones);
     add_weight(&layer->point2_w, &layer->point2_b, ctx, "conv.pointwise_conv2",
                (struct s2s_param_spec){.n_dims = 3, .shape = {d, d, 1}}, o->convolution_bias,
                S2S_NN_ROW);
@@ -271,8 +271,8 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
 {
     struct s2s_batchnorm norm = {.gain = layer->bn_gain->tensor,
                                  .bias = layer->bn_bias->tensor,
-                                 .running_mean = layer->bn_mean->tensor,
-                                 .running_var = layer->bn_var->tensor,
+                                 .running_mean = value_of(layer->bn_mean),
+                                 .running_var = value_of(layer->bn_var),
                                  .eps = NORM_EPS,
                                  .momentum = S2S_NN_BATCH_MOMENTUM,
                                  .batch = clips->batch_stats};
@@ -284,7 +284,11 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
         x = s2s_op_gather_rows(tape, x, clips->to_padded);
     x = s2s_op_dwconv(tape, x, layer->depth_w->tensor, value_of(layer->depth_b),
                       clips->to_padded ? &clips->padded : &clips->seqs);
-    x = s2s_op_batchnorm_silu(tape, x, &norm);
+    if (layer->bn_mean)
+        x = s2s_op_batchnorm_silu(tape, x, &norm);
+    else
+        x = s2s_op_glu(tape, s2s_op_layernorm(tape, x, norm.gain, norm.bias, NORM_EPS), NULL,
+                       S2S_ACT_SILU);
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->from_padded);
     return pointwise_leave(tape, x, layer->point2_w, layer->point2_b, &clips->tp);

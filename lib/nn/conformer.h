@@ -38,6 +38,7 @@ struct s2s_nn_conformer_options {
     int64_t width, inner, n_heads, kernel_size;
     bool attention_bias; /* of attention and feed-forward */
     bool convolution_bias;
+    bool layer_norm; /* in the place of batch norm; of whole channels: ranks of tp do not cut it */
     /* shares that are left out: of what a part adds, inside of a feed-forward */
     double dropout, inner_dropout;
     double attention_dropout; /* of what queries see */

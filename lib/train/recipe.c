@@ -18,7 +18,8 @@ static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, 
     if (rc < 0 || !map)
         return rc;
     if ((rc = s2s_conf_get_str_or(&part->path, map, "path", NULL, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&part->freeze, map, "freeze", false, err)) < 0)
+        (rc = s2s_conf_get_bool_or(&part->freeze, map, "freeze", false, err)) < 0 ||
+        (rc = s2s_conf_get_map(&part->override, map, "override", err)) < 0)
         return rc;
     part->config = s2s_conf_is_unset(map, "config") ? NULL : s2s_conf_find(map, "config");
     if (part->path && part->config)

@@ -26,6 +26,7 @@ struct s2s_recipe_part {
     const char *path;              /* HF directory, or NULL */
     const struct s2s_conf *config; /* a file's name or the keys in place, or NULL */
     bool freeze;
+    const struct s2s_conf *override; /* keys of its config that are said here; or NULL */
 };
 
 struct s2s_recipe_eval {

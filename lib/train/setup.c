@@ -24,7 +24,7 @@ void s2s_bundle_free(struct s2s_bundle *bundle)
 static int part_from(struct s2s_salm_part *to, const struct s2s_recipe_part *from,
                      struct s2s_error *err)
 {
-    *to = (struct s2s_salm_part){.dir = from->path};
+    *to = (struct s2s_salm_part){.dir = from->path, .override = from->override};
     if (!from->config)
         return 0;
     if (from->config->kind == S2S_CONF_MAP) {
@@ -46,6 +46,7 @@ static int open_bare(struct s2s_bundle *b, const struct s2s_par *par,
 {
     struct s2s_model_options options = {.config = part->config,
                                         .conf = part->conf,
+                                        .override = part->override,
                                         .batch_norm_batch = parts->batch_norm_batch,
                                         .head = parts->head,
                                         .free_steps = parts->free_steps,

@@ -116,6 +116,16 @@ mesh.tp=2 mesh.dp=2 train.recompute=selective | s.yaml data.train=[pcm.s2s] trai
 LINES
 }
 
+@test "modality adapters: of layers and of linear maps, after an encoder that learns or stands still" {
+    speech
+    layers='model.encoder.override={"modality_adapter":{"type":"conformer","d_model":12,"n_layers":2,"n_heads":2,"conv_kernel_size":3,"feat_out":8}}'
+    equal <<LINES
+mesh.tp=2 | s.yaml $layers train.dropout=0.1 train.steps=3
+mesh.cp=2 mesh.pp=2 | s.yaml $layers train.steps=3
+mesh.dp=2 train.recompute=full | s.yaml model.encoder.override={"modality_adapter":{"type":"linear","output_dim":20}} train.steps=3 model.encoder.freeze=true model.unfreeze=["encoder.modality_adapter.*"]
+LINES
+}
+
 @test "long: dropout on all axes, of Mamba layers and mixtures of experts" {
     equal <<'LINES'
 mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=selective | r.yaml train.dropout={"hidden":0.1} model.lora={"rank":4,"dropout":0.1} data.train=[odd.s2s]

@@ -130,6 +130,28 @@ PY
     done
 }
 
+@test "a modality adapter that is none, or asks for what is not there, is refused by its key" {
+    while IFS='|' read -r change text; do
+        rm -rf model
+        cp -r "$M/parakeet_encoder" model
+        jq '.modality_adapter = ({_target_: "nemo.collections.asr.modules.ConformerEncoder", d_model: 12, n_layers: 1, n_heads: 2} + '"$change)" \
+            "$M/parakeet_encoder/config.json" >model/config.json
+        exits 1 s2s-train probe -q --model model --inputs model/inputs.safetensors -o out.safetensors
+        says "modality_adapter.$text"
+    done <<'LINES'
+{feat_in: 5}|feat_in: 5, but the encoder is 32 wide
+{untie_biases: false}|untie_biases: expected true
+{att_context_size: [-1, 3]}|att_context_size: expected [-1, -1]
+{self_attention_model: "abs_pos"}|self_attention_model: expected rel_pos
+{subsampling_factor: 2}|subsampling_factor: expected 1
+{conv_kernel_size: 4}|conv_kernel_size: 4 is even
+{att_softcap: 3}|att_softcap: not a key of modality_adapter that is known
+{_target_: "nemo.QformerConnector"}|_target_: 'nemo.QformerConnector' is not known
+{type: "linear", output_dim: 4}|n_layers: not a key of modality_adapter
+{n_heads: 5}|d_model: 12 does not divide into 5 heads
+LINES
+}
+
 @test "an encoder for another number of mel bins says both" {
     exits 1 s2s-train probe --model "$M/parakeet_encoder" --inputs "$M/parakeet_encoder_train/inputs.safetensors" --out out
     says "128"

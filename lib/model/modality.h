@@ -1,0 +1,50 @@
+/*
+ * What may stand between an encoder of sound and the projection: NeMo's modality adapters
+ * (perception.modality_adapter of speechlm2), at the key modality_adapter of the encoder's
+ * config.json. Its layers follow the encoder's own, and its width is the encoder's then.
+ */
+#ifndef S2S_MODEL_MODALITY_H
+#define S2S_MODEL_MODALITY_H
+
+#include "lib/model/model.h"
+#include "lib/nn/conformer.h"
+
+enum modality_kind { MODALITY_IDENTITY, MODALITY_LINEAR, MODALITY_CONFORMER };
+
+/*
+ * identity: x. linear: second(act(first(x))). conformer: NeMo's ConformerEncoder of
+ * subsampling_factor 1: pre_encode, times sqrt(width) with xscaling, layers with relative positions
+ * of their own, out_proj where feat_out is another width.
+ */
+struct modality {
+    enum modality_kind kind;
+    int64_t in, out; /* widths */
+    int64_t inner;   /* of a linear one; of a conformer that of its layers */
+    enum s2s_act act;
+    int64_t n_layers;
+    bool scale_input, bias;
+    double input_dropout, positions_dropout;
+    struct s2s_nn_conformer_options block;
+    struct s2s_nn_linear first, last; /* last.w NULL: a conformer has none */
+    struct s2s_nn_conformer *layers;
+    struct s2s_nn_dropout on_input, on_positions;
+};
+
+/* What the blocks of an encoder share in a pass. */
+struct model_encoder_shared {
+    struct s2s_nn_clips clips, adapted; /* of the encoder's layers, and of the adapter's */
+    struct s2s_encoder_trace *trace;
+};
+
+/* Of the config of an encoder `width` wide; identity where it has none. SHAPE, RANGE and
+ * UNSUPPORTED name the key. Gives: modality_release. */
+int modality_read(struct modality *modality, struct s2s_model *model, int64_t width,
+                  struct s2s_error *err);
+void modality_release(struct modality *modality);
+/* Adds its parameters, which files of encoders may lack, and its blocks. The modality is kept. */
+void modality_build(struct s2s_model *model, struct modality *modality);
+/* shared->adapted, of shared->clips. names: of the frames, for dropout, or NULL. */
+void modality_prepare(const struct modality *modality, const struct s2s_pass *pass,
+                      struct model_encoder_shared *shared, struct s2s_tensor *names);
+
+#endif

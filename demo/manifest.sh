@@ -1,5 +1,7 @@
 #!/bin/sh
-# Manifests (NeMo JSONL) of the Asterisk core sounds: manifest.sh FOLDER writes train.jsonl and heldout.jsonl there.
+# Manifests (NeMo JSONL) of the Asterisk core sounds: manifest.sh FOLDER writes train.jsonl and heldout.jsonl there; words.jsonl, the numbers
+# to twelve, letters, days, months and words of the spelling alphabet that are one word; and swapped.jsonl, the same texts, each with the
+# sound of another of these words.
 #
 # Speech: recorded by Allison Smith for the Asterisk PBX, CC-BY-SA-3.0; Debian packages asterisk-core-sounds-en-wav (8 kHz wav) and
 # asterisk-core-sounds-en (the transcripts, "name: text" a line). Prompts whose transcript describes a sound ("[tones]") are left out. The text
@@ -68,5 +70,18 @@ awk -v sounds="$sounds" -v out="$out" '
             held = times[said[name]] == 1 && checksum(name) % 10 == 0
             printf "{\"audio_filepath\": \"%s/%s.wav\", \"duration\": %.6g, \"text\": \"%s\"}\n", sounds, name, length_of[name], said[name] \
                 >(out (held ? "/heldout.jsonl" : "/train.jsonl"))
+            if (name ~ /^(digits\/([0-9]|1[0-2]|day-[0-9]+|mon-[0-9]+)|letters\/[a-z]|phonetic\/[a-z]_p)$/ &&
+                said[name] !~ / / && !(said[name] in is_word)) {
+                is_word[said[name]] = 1
+                word[n_words++] = name
+            }
+        }
+        for (i = 0; i < n_words; i++) {
+            name = word[i]
+            other = word[(i + 30) % n_words]
+            printf "{\"audio_filepath\": \"%s/%s.wav\", \"duration\": %.6g, \"text\": \"%s\"}\n", sounds, name, length_of[name], said[name] \
+                >(out "/words.jsonl")
+            printf "{\"audio_filepath\": \"%s/%s.wav\", \"duration\": %.6g, \"text\": \"%s\"}\n", sounds, other, length_of[other], said[name] \
+                >(out "/swapped.jsonl")
         }
     }' "$work/sizes" "$work/texts"

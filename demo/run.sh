@@ -36,6 +36,12 @@ for set in train seen heldout; do
     show s2s-pack --manifest "$out/$set.jsonl" --tokenizer demo/tokenizer.json --prompt plain --audio mel \
         --tokens 512 --cp 2 --report "$out/$set.report.json" -o "$out/$set.s2s"
 done
+echo "  Single words, each faster and slower in eight ways to learn from; as it was recorded, and higher or lower, to be tested with"
+pack=(s2s-pack -q --tokenizer demo/tokenizer.json --prompt plain --audio mel --tokens 512)
+show "${pack[@]}" --manifest "$out/words.jsonl" --speed 0.8,0.85,0.9,0.95,1.05,1.1,1.15,1.2 --epochs 8 -o "$out/words.s2s"
+show "${pack[@]}" --manifest "$out/words.jsonl" -o "$out/recorded.s2s"
+show "${pack[@]}" --manifest "$out/words.jsonl" --pitch=-1,1 --epochs 2 -o "$out/pitch.s2s"
+show "${pack[@]}" --manifest "$out/swapped.jsonl" -o "$out/swapped.s2s"
 s2s-shard stats --plot "$out/packing.svg" "$out/train.s2s" | sed 's/^/  /'
 s2s-shard verify "$out"/*.s2s | sed 's/^/  /'
 
@@ -54,7 +60,7 @@ show $ranks s2s-encode -q --encoder "$out/init-model/encoder" -o "$out/embed2.s2
 cmp "$out/embed1.s2s" "$out/embed2.s2s" && echo "  embeddings from one rank == from two"
 rm -rf "$out/init" "$out"/embed?.s2s
 
-step "6. s2s-train: a small speech model from scratch, data parallel on two ranks, three minutes"
+step "6. s2s-train: a small speech model from scratch, data parallel on two ranks, under three minutes"
 show $ranks s2s-train -v demo/recipe.yaml
 show s2s-train plot "$out/run" -o "$out/loss.svg"
 
@@ -64,7 +70,12 @@ echo
 echo "  The same, every utterance with the sound of another one: what the model knows without listening"
 show s2s-train eval demo/recipe.yaml mesh.dp=1 --shuffle-audio --no-text | tee "$out/eval-shuffled.txt"
 
-step "8. s2s-ckpt: the checkpoint as a Hugging Face directory"
+step "8. s2s-train, once more: a smaller model that learns to write down single words, in a minute"
+show $ranks s2s-train -v demo/words.yaml
+show s2s-train eval demo/words.yaml mesh.dp=1 --show 1000 >"$out/words.txt"
+demo/words.sh "$out" | tee "$out/words-table.txt"
+
+step "9. s2s-ckpt: the checkpoint as a Hugging Face directory"
 show s2s-ckpt verify "$out/run/checkpoints"
 show s2s-ckpt convert --to hf "$out/run/checkpoints" "$out/model"
 one=$(sed -n 's/.*"audio_filepath": "\([^"]*\)".*/\1/p' "$out/seen.jsonl" | sed -n 5p)
@@ -82,17 +93,21 @@ accuracy=$(awk -v least="$([ $steps -lt 600 ] && echo 1.05 || echo 1.2)" -F'loss
         printf "%.0f", accuracy
     }' "$out/eval.txt" "$out/eval-shuffled.txt")
 
+right=$(sed -n 's/.*not seen in training: \(.*\) words right/\1/p' "$out/words-table.txt")
+
 step "Done in $((SECONDS - start)) s"
 cat <<END
-  What three minutes can do: a model of three million parameters that heard sixteen minutes of one voice. Told what was said so far, it
+  What they can do in three minutes: a model of three million parameters that heard sixteen minutes of one voice. Told what was said so far, it
   names the next letter of the prompts it was trained on $accuracy times in a hundred, and it listens: with the sound of another prompt its
   loss is higher.
-  What they cannot: writing a whole transcript alone, it begins with one of the prompts it knows and goes on from there. The word
-  error rates above say so; a speech recogniser takes some ten thousand times the data and the time. The programs stay the same.
+  What one minute more can: a second model writes down single words of this voice, and of those recordings as they are, of which it knows only
+  faster and slower ones, $right are right. With the sound of another word it writes that one.
+  Whole sentences of strangers take a speech recogniser some ten thousand times the data and the time. The programs stay the same.
 
   $out/packing.svg    the packed rows, a colour an utterance
   $out/loss.svg       the loss, step by step
   $out/eval.txt       losses, word error rates, transcripts
+  $out/words.txt      what was said and heard, word by word
   $out/run/           recipe.yaml as resolved, log.jsonl, TensorBoard events, checkpoints/
   $out/model/         llm/ and encoder/ open with transformers' from_pretrained
   $out/*.s2s          the streams: try  bin/s2s-shard view --record 0 $out/heldout.s2s | head

@@ -2,6 +2,7 @@
 
     python peer_torch.py llama      Llama of 50.5 M parameters, utterances packed to one row, SDPA called once a sequence
     python peer_torch.py encoder    FastConformer of 26.1 M parameters, clips of 10 s
+    python peer_torch.py mixed      that FastConformer, clips of mixed lengths, 80 s a step: sorted, in batches padded by a quarter at most
     python peer_torch.py salm       both: encoder padded, LLM packed
     python peer_torch.py nemotron   NemotronH of 52.9 M parameters without experts, packed as the Llama. transformers' own class knows no packs;
                                     this one is written here: the convolution as four shifted products, the scan in chunks of CHUNK (32) rows, all
@@ -9,10 +10,11 @@
 
 PRECISION=bf16-mixed is torch.autocast over weights of fp32, PRECISION=bf16-true a model of bf16; else all is fp32.
 
-Prints one line: name, real tokens (or seconds of audio) per second, median over the steps. Needs torch and transformers.
+Prints one line: name, real tokens (or seconds of audio) per second, median over the steps, and the peak memory. Needs torch and transformers.
 The shapes are those of train_bench.c and encoder_bench.c.
 """
 import os
+import resource
 import statistics
 import sys
 import time
@@ -196,6 +198,21 @@ def encoder_step(model, rng):
     return (lambda: model(input_features=x, attention_mask=mask).last_hidden_state.pow(2).mean()), n * 10
 
 
+def mixed_step(model, rng):
+    d = durations(rng, 4096)
+    d = np.sort(d[:int(np.searchsorted(np.cumsum(d), 80, side="right"))])
+    batches = []
+    for frames in (100 * d).astype(int):
+        if not batches or frames > 1.25 * batches[-1][0]:
+            batches.append([])
+        batches[-1].append(int(frames))
+    inputs = []
+    for frames in batches:
+        mask = (torch.arange(frames[-1])[None] < torch.tensor(frames)[:, None]).long()
+        inputs.append((torch.randn(len(frames), frames[-1], 80), mask))
+    return (lambda: sum(model(input_features=x, attention_mask=mask).last_hidden_state.pow(2).mean() for x, mask in inputs)), float(d.sum())
+
+
 class Salm(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -227,7 +244,7 @@ def main():
     rng = np.random.default_rng(0)
     ALL_ATTENTION_FUNCTIONS.register("per_sequence", attention_per_sequence)
     make, step_of, unit = {"llama": (llama, llama_step, "tokens/s"), "encoder": (encoder, encoder_step, "audio-s/s"),
-                           "salm": (Salm, salm_step, "tokens/s"), "nemotron": (Nemotron, nemotron_step, "tokens/s")}[what]
+                           "mixed": (encoder, mixed_step, "audio-s/s"), "salm": (Salm, salm_step, "tokens/s"), "nemotron": (Nemotron, nemotron_step, "tokens/s")}[what]
     model = make().to(torch.bfloat16 if PRECISION == "bf16-true" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rates = []
@@ -241,7 +258,8 @@ def main():
         optimizer.zero_grad(set_to_none=False)
         if step:
             rates.append(amount / (time.perf_counter() - start))
-    print(f"torch {torch.__version__} {what} {PRECISION}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f})")
+    print(f"torch {torch.__version__} {what} {PRECISION}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f}), peak "
+          f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,10 @@ for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
     esac
 done
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
-    for what in llama encoder salm nemotron; do
-        for precision in fp32 bf16-mixed; do
-            wanted "torch $what" "$@" && PRECISION=$precision OMP_WAIT_POLICY=passive "$python" tests/bench/peer_torch.py "$what" 2>/dev/null
-        done
-    done
+    if wanted "torch" "$@"; then
+        echo "== beside torch, in turn"
+        PYTHON=$python tests/bench/pairs.sh 3 || status=1
+    fi
 else
     echo "== torch: not found by $python (set PYTHON to a Python that has torch and transformers to compare)"
 fi

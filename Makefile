@@ -85,6 +85,9 @@ endef
 $(BUILD)/%.o: %.c
 	$(compile)
 
+# the templates that it holds
+$(BUILD)/lib/text/chat.o: $(wildcard lib/text/chat/*.jinja)
+
 define level_rules
 $(BUILD)/kernels/cpu/$(1)/%.o: CFLAGS_ALL += -march=$(1) -DCPU_LEVEL='"$(symbol)"'
 $(BUILD)/kernels/cpu/$(1)/%.o: kernels/cpu/%.c

@@ -186,6 +186,7 @@ size_t text_bpe_part(const struct text_bpe *bpe, const char *piece, size_t len, 
 
 struct symbol {
     int32_t id, previous, next; /* neighbours, -1 at the ends; id -2: merged away */
+    int32_t len;                /* bytes of the word */
 };
 
 struct candidate {
@@ -255,11 +256,11 @@ static void offer(const struct text_bpe *bpe, struct text_bpe_work *work, int32_
         queue_push(work, (struct candidate){merge->rank, left, merge->merged});
 }
 
-static void add_symbol(struct text_bpe_work *work, int32_t id)
+static void add_symbol(struct text_bpe_work *work, int32_t id, size_t len)
 {
     int32_t n = (int32_t)work->n_symbols++;
     s2s_grow(&work->symbols, (size_t)n, &work->symbols_cap, sizeof *work->symbols);
-    work->symbols[n] = (struct symbol){id, n - 1, n + 1};
+    work->symbols[n] = (struct symbol){id, n - 1, n + 1, (int32_t)len};
 }
 
 /* The tokens of a character's bytes, where all have one. */
@@ -272,7 +273,7 @@ static bool add_bytes(const struct text_bpe *bpe, struct text_bpe_work *work, co
         if (bpe->byte_ids[(unsigned char)bytes[i]] < 0)
             return false;
     for (size_t i = 0; i < len; i++)
-        add_symbol(work, bpe->byte_ids[(unsigned char)bytes[i]]);
+        add_symbol(work, bpe->byte_ids[(unsigned char)bytes[i]], 1);
     return true;
 }
 
@@ -301,7 +302,7 @@ static int32_t placed_id(const struct text_bpe *bpe, struct text_bpe_work *work,
 static int load_symbols(const struct text_bpe *bpe, struct text_bpe_work *work, const char *word,
                         size_t len)
 {
-    bool pending = false;
+    size_t pending = 0; /* bytes */
     work->n_symbols = 0;
     for (size_t i = 0, n = 1; i < len; i += n) {
         struct text_span name = {0, 0};
@@ -314,9 +315,9 @@ static int load_symbols(const struct text_bpe *bpe, struct text_bpe_work *work, 
         }
         if (id >= 0) {
             if (pending)
-                add_symbol(work, bpe->unk);
-            pending = false;
-            add_symbol(work, id);
+                add_symbol(work, bpe->unk, pending);
+            pending = 0;
+            add_symbol(work, id, n);
             continue;
         }
         if (name.end > 0 ? add_bytes(bpe, work, work->name.data, name.end)
@@ -326,12 +327,14 @@ static int load_symbols(const struct text_bpe *bpe, struct text_bpe_work *work, 
             return -1;
         if (bpe->unk < 0)
             continue;
-        if (pending && !bpe->options.fuse_unk)
-            add_symbol(work, bpe->unk);
-        pending = true;
+        if (pending && !bpe->options.fuse_unk) {
+            add_symbol(work, bpe->unk, pending);
+            pending = 0;
+        }
+        pending += n;
     }
     if (pending)
-        add_symbol(work, bpe->unk);
+        add_symbol(work, bpe->unk, pending);
     if (work->n_symbols > 0)
         work->symbols[work->n_symbols - 1].next = -1;
     return 0;
@@ -353,6 +356,7 @@ static void merge_symbols(const struct text_bpe *bpe, struct text_bpe_work *work
         if (merge->pair == EMPTY || merge->merged != top.merged)
             continue;
         left->id = top.merged;
+        left->len += right->len;
         left->next = right->next;
         right->id = -2;
         if (left->next >= 0)
@@ -363,12 +367,15 @@ static void merge_symbols(const struct text_bpe *bpe, struct text_bpe_work *work
 }
 
 int text_bpe_merge(const struct text_bpe *bpe, struct text_bpe_work *work, struct s2s_ids *ids,
-                   const char *part, size_t len)
+                   struct s2s_ids *lens, const char *part, size_t len)
 {
     if (load_symbols(bpe, work, part, len) < 0)
         return -1;
     merge_symbols(bpe, work);
-    for (int32_t i = work->n_symbols > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next)
+    for (int32_t i = work->n_symbols > 0 ? 0 : -1; i >= 0; i = work->symbols[i].next) {
         s2s_ids_add(ids, work->symbols[i].id);
+        if (lens)
+            s2s_ids_add(lens, work->symbols[i].len);
+    }
     return 0;
 }

@@ -61,10 +61,10 @@ static bool has_more_characters(const char *word, size_t len, size_t most)
     return n_characters > most;
 }
 
-static int wordpiece_encode(const struct text_model *model, struct s2s_ids *ids, const char *word,
-                            size_t len)
+static int wordpiece_encode(const struct text_model *model, struct s2s_ids *ids,
+                            struct s2s_ids *lens, const char *word, size_t len)
 {
-    const size_t first = ids->len;
+    const size_t first = ids->len, first_len = lens ? lens->len : 0;
     bool fits = !has_more_characters(word, len, model->wordpiece.max_characters);
     for (size_t begin = 0, end; fits && begin < len; begin = end) {
         const struct text_lexicon *lexicon =
@@ -83,6 +83,8 @@ static int wordpiece_encode(const struct text_model *model, struct s2s_ids *ids,
         fits = id >= 0;
         if (fits)
             s2s_ids_add(ids, id);
+        if (fits && lens)
+            s2s_ids_add(lens, (int32_t)(end - begin));
     }
     if (fits)
         return 0;
@@ -90,11 +92,15 @@ static int wordpiece_encode(const struct text_model *model, struct s2s_ids *ids,
     if (model->unk < 0)
         return -1;
     s2s_ids_add(ids, model->unk);
+    if (lens) {
+        lens->len = first_len;
+        s2s_ids_add(lens, (int32_t)len);
+    }
     return 0;
 }
 
-static int wordlevel_encode(const struct text_model *model, struct s2s_ids *ids, const char *word,
-                            size_t len)
+static int wordlevel_encode(const struct text_model *model, struct s2s_ids *ids,
+                            struct s2s_ids *lens, const char *word, size_t len)
 {
     int32_t id = text_vocab_get(model->vocab, word, len);
     if (id < 0)
@@ -102,23 +108,25 @@ static int wordlevel_encode(const struct text_model *model, struct s2s_ids *ids,
     if (id < 0)
         return -1;
     s2s_ids_add(ids, id);
+    if (lens)
+        s2s_ids_add(lens, (int32_t)len);
     return 0;
 }
 
 /* ---- any model ---- */
 
 static int encode_part(const struct text_model *model, struct text_model_work *work,
-                       struct s2s_ids *ids, const char *part, size_t len)
+                       struct s2s_ids *ids, struct s2s_ids *lens, const char *part, size_t len)
 {
     switch (model->kind) {
     case TEXT_BPE:
-        return text_bpe_merge(model->bpe, work->bpe, ids, part, len);
+        return text_bpe_merge(model->bpe, work->bpe, ids, lens, part, len);
     case TEXT_UNIGRAM:
-        return text_unigram_encode(model->unigram, work->unigram, ids, part, len);
+        return text_unigram_encode(model->unigram, work->unigram, ids, lens, part, len);
     case TEXT_WORDPIECE:
-        return wordpiece_encode(model, ids, part, len);
+        return wordpiece_encode(model, ids, lens, part, len);
     default:
-        return wordlevel_encode(model, ids, part, len);
+        return wordlevel_encode(model, ids, lens, part, len);
     }
 }
 
@@ -136,10 +144,10 @@ static void remember(struct text_model_work *work, struct cached *slot, uint64_t
 
 /* A part through the memory of words. */
 static int encode_known(const struct text_model *model, struct text_model_work *work,
-                        struct s2s_ids *ids, const char *word, size_t len)
+                        struct s2s_ids *ids, struct s2s_ids *lens, const char *word, size_t len)
 {
-    if (len > CACHE_WORD_MAX)
-        return encode_part(model, work, ids, word, len);
+    if (len > CACHE_WORD_MAX || lens)
+        return encode_part(model, work, ids, lens, word, len);
     if (work->n_cached > CACHE_SLOTS / 2 || work->arena.len > CACHE_ARENA_MAX) {
         memset(work->cache, 0, CACHE_SLOTS * sizeof *work->cache);
         s2s_buf_clear(&work->arena);
@@ -161,7 +169,7 @@ static int encode_known(const struct text_model *model, struct text_model_work *
         }
     }
     size_t first = ids->len;
-    if (encode_part(model, work, ids, word, len) < 0)
+    if (encode_part(model, work, ids, NULL, word, len) < 0)
         return -1;
     remember(work, &work->cache[i], hash, word, len, ids->len > first ? ids->data + first : NULL,
              ids->len - first);
@@ -169,7 +177,8 @@ static int encode_known(const struct text_model *model, struct text_model_work *
 }
 
 int text_model_encode(const struct text_model *model, struct text_model_work *work,
-                      struct s2s_ids *ids, const char *piece, size_t len, struct s2s_error *err)
+                      struct s2s_ids *ids, struct s2s_ids *lens, const char *piece, size_t len,
+                      struct s2s_error *err)
 {
     if (len == 0)
         return 0;
@@ -177,12 +186,14 @@ int text_model_encode(const struct text_model *model, struct text_model_work *wo
         int32_t id = text_vocab_get(model->vocab, piece, len);
         if (id >= 0) {
             s2s_ids_add(ids, id);
+            if (lens)
+                s2s_ids_add(lens, (int32_t)len);
             return 0;
         }
     }
     for (size_t begin = 0, end; begin < len; begin = end) {
         end = model->kind == TEXT_BPE ? text_bpe_part(model->bpe, piece, len, begin) : len;
-        if (encode_known(model, work, ids, piece + begin, end - begin) < 0)
+        if (encode_known(model, work, ids, lens, piece + begin, end - begin) < 0)
             return s2s_error_set(err, S2S_E_NOTFOUND,
                                  "no token for a part of '%.*s', and none for unknown ones",
                                  (int)(len < 60 ? len : 60), piece);

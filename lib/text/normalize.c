@@ -306,14 +306,14 @@ static int run_one(const struct text_normal *normal, struct text_normal_work *wo
 }
 
 int text_normals_run(const struct text_normals *normals, struct text_normal_work *work,
-                     const char *text, size_t len, struct s2s_error *err)
+                     const char *text, size_t len, size_t first, struct s2s_error *err)
 {
-    size_t n = 0;
+    size_t n = first;
     s2s_buf_clear(&work->text);
     s2s_buf_puts(&work->text, "");
     s2s_buf_puts(&work->next, "");
     s2s_buf_add(&work->text, text, len);
-    if (len > 0)
+    if (first == 0 && len > 0)
         text_utf8_get(text, &n);
     work->first = n;
     for (size_t i = 0; i < normals->len; i++) {

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "lib/io/digest.h"
-#include "lib/text/text_internal.h"
+#include "lib/text/chat.h"
 
 static const char BOS[] = "|bos|", EOS[] = "|eos|", MESSAGE[] = "|message|", SYSTEM[] = "|system|";
 
@@ -64,6 +64,8 @@ struct template
 struct s2s_prompt {
     char *name;
     struct template templates[N_ROLES];
+    struct text_jinja *jinja; /* a chat template, in place of templates of roles */
+    char *source;             /* its text */
     struct s2s_tokenizer *tok;
     char *audio_tag;
     size_t audio_tag_len;
@@ -86,6 +88,8 @@ void s2s_prompt_free(struct s2s_prompt *prompt)
     free(prompt->name);
     for (int role = 0; role < N_ROLES; role++)
         free(prompt->templates[role].text);
+    text_jinja_free(prompt->jinja);
+    free(prompt->source);
     free(prompt->audio_tag);
     free(prompt);
 }
@@ -165,12 +169,16 @@ static int open_builtin(struct s2s_prompt *prompt, const char *name, struct s2s_
     if (!format) {
         struct s2s_buf names = S2S_BUF_INIT;
         for (int i = 0; i < N_FORMATS; i++)
-            s2s_buf_printf(&names, "%s%s", i ? ", " : "", formats[i].name);
+            s2s_buf_printf(&names, "%s, ", formats[i].name);
+        s2s_buf_puts(&names, "chat (the tokenizer's own template)");
+        for (const char *const *chat = text_chat_names(); *chat; chat++)
+            s2s_buf_printf(&names, ", chat:%s", *chat);
         int rc = s2s_error_set(err, S2S_E_ARG, "unknown prompt format '%s'", name);
         s2s_error_hint(err, rc, "known are %s, or a file's name with a dot or a slash", names.data);
         s2s_buf_release(&names);
         return rc;
     }
+    free(prompt->name);
     prompt->name = s2s_xstrdup(format->name);
     for (int role = 0; role < N_ROLES; role++) {
         int rc =
@@ -234,6 +242,51 @@ static int open_file(struct s2s_prompt *prompt, const char *path, struct s2s_err
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
+static int read_template_file(struct s2s_buf *text, const char *path, struct s2s_error *err)
+{
+    FILE *file = fopen(path, "rbe");
+    if (!file)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    int rc = s2s_buf_read(text, fileno(file), 64 << 20, err);
+    fclose(file);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+}
+
+/* "chat", "chat:NAME" or a file */
+static int open_chat(struct s2s_prompt *prompt, const char *name, struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    const bool is_own = !strcmp(name, "chat"), is_builtin = !strncmp(name, "chat:", 5);
+    const char *source = is_own       ? s2s_tokenizer_chat_template(prompt->tok)
+                         : is_builtin ? text_chat_builtin(name + 5)
+                                      : NULL;
+    prompt->name = s2s_xstrdup(name);
+    if (is_own && !source)
+        return s2s_error_hint(
+            err, s2s_error_set(err, S2S_E_NOTFOUND, "the tokenizer has no chat template"),
+            "it stands in tokenizer_config.json (chat_template) or "
+            "chat_template.jinja beside tokenizer.json; or name one: chat:chatml");
+    if (is_builtin && !source)
+        return open_builtin(prompt, name, err);
+    if (!source) {
+        int rc = read_template_file(&text, name, err);
+        if (rc < 0)
+            return rc;
+        source = text.data ? text.data : "";
+    }
+    prompt->source = s2s_xstrdup(source);
+    s2s_buf_release(&text);
+    int rc = text_jinja_parse(&prompt->jinja, prompt->source, strlen(prompt->source), err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", is_own ? "chat template" : name) : 0;
+}
+
+static bool is_chat(const char *name)
+{
+    const size_t len = strlen(name);
+    return !strcmp(name, "chat") || !strncmp(name, "chat:", 5) ||
+           (len > 6 && !strcmp(name + len - 6, ".jinja"));
+}
+
 static int set_audio_tag(struct s2s_prompt *prompt, const char *tag, struct s2s_error *err)
 {
     static const char *const known[] = {"<|audio|>", "<|audioplaceholder|>", "<|AUDIO|>",
@@ -257,6 +310,8 @@ static void set_digest(struct s2s_prompt *prompt)
                            template->text, template->eos ? EOS : "");
         s2s_buf_putc(&text, 0);
     }
+    if (prompt->source)
+        s2s_buf_puts(&text, prompt->source);
     s2s_buf_puts(&text, prompt->audio_tag);
     s2s_xxh3_128_hex(prompt->digest, text.data, text.len);
     s2s_buf_release(&text);
@@ -267,9 +322,10 @@ int s2s_prompt_open(struct s2s_prompt **out, const char *name_or_file, struct s2
 {
     struct s2s_prompt *prompt = s2s_xcalloc(1, sizeof *prompt);
     prompt->tok = tok;
-    int rc = strpbrk(name_or_file, "/.") ? open_file(prompt, name_or_file, err)
-                                         : open_builtin(prompt, name_or_file, err);
-    if (rc == 0)
+    int rc = is_chat(name_or_file)         ? open_chat(prompt, name_or_file, err)
+             : strpbrk(name_or_file, "/.") ? open_file(prompt, name_or_file, err)
+                                           : open_builtin(prompt, name_or_file, err);
+    if (rc == 0 && !prompt->jinja)
         rc = check_roles(prompt, err);
     if (rc == 0)
         rc = set_audio_tag(prompt, audio_tag, err);
@@ -379,15 +435,42 @@ static int find_clips(const struct s2s_prompt *prompt, struct s2s_rendered *out,
     return 0;
 }
 
-int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
-                      const struct s2s_turn *turns, size_t n_turns, bool generate,
-                      struct s2s_error *err)
+/* The turns as a chat template gets them. */
+static int render_chat(const struct s2s_prompt *prompt, struct s2s_rendered *out,
+                       const struct s2s_turn *turns, size_t n_turns, bool generate,
+                       struct s2s_error *err)
+{
+    json_t *messages = json_array();
+    struct s2s_buf text = S2S_BUF_INIT;
+    int rc = 0;
+    for (size_t t = 0; t < n_turns && rc == 0; t++) {
+        json_t *message = json_object();
+        s2s_buf_clear(&text);
+        s2s_buf_puts(&text, "");
+        add_parts(prompt, &text, &turns[t]);
+        size_t bad = text_utf8_check(text.data, text.len);
+        if (bad < text.len)
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s turn: byte %zu of the text is not UTF-8",
+                               turns[t].role, bad);
+        json_object_set_new(message, "role", json_string(turns[t].role));
+        json_object_set_new(message, "content", json_stringn_nocheck(text.data, text.len));
+        for (size_t i = 0; i < turns[t].n_fields; i++)
+            json_object_set_new(message, turns[t].fields[i].key,
+                                json_string(turns[t].fields[i].value));
+        json_array_append_new(messages, message);
+    }
+    if (rc == 0)
+        rc = text_chat_render(prompt->jinja, prompt->tok, out, messages, generate, err);
+    s2s_buf_release(&text);
+    json_decref(messages);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", prompt->name) : 0;
+}
+
+static int render_roles(const struct s2s_prompt *prompt, struct s2s_rendered *out,
+                        const struct s2s_turn *turns, size_t n_turns, bool generate,
+                        struct s2s_error *err)
 {
     int rc = 0;
-    s2s_ids_clear(&out->ids);
-    out->n_audio = 0;
-    if (n_turns == 0)
-        return s2s_error_set(err, S2S_E_ARG, "a conversation without turns");
     if (prompt->templates[ROLE_PREAMBLE].text)
         rc = add_turn(prompt, out, ROLE_PREAMBLE, NULL, NULL, err);
     for (size_t t = 0; t < n_turns && rc == 0; t++) {
@@ -405,6 +488,35 @@ int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
     }
     if (rc == 0 && generate && prompt->templates[ROLE_GENERATION].text)
         rc = add_turn(prompt, out, ROLE_GENERATION, NULL, NULL, err);
+    return rc;
+}
+
+/* A model that learned from one bos and is given two, or the other way round, is worse unnoticed.
+ */
+static int refuse_double_bos(const struct s2s_prompt *prompt, const struct s2s_rendered *out,
+                             struct s2s_error *err)
+{
+    int32_t bos = s2s_tokenizer_bos(prompt->tok);
+    if (bos < 0 || out->ids.len < 2 || out->ids.data[0] != bos || out->ids.data[1] != bos)
+        return 0;
+    return s2s_error_set(err, S2S_E_FORMAT,
+                         "%s: two bos tokens (%s) in front: the format and the "
+                         "text both have one",
+                         prompt->name, s2s_tokenizer_token(prompt->tok, bos, NULL));
+}
+
+int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
+                      const struct s2s_turn *turns, size_t n_turns, bool generate,
+                      struct s2s_error *err)
+{
+    s2s_ids_clear(&out->ids);
+    out->n_audio = 0;
+    if (n_turns == 0)
+        return s2s_error_set(err, S2S_E_ARG, "a conversation without turns");
+    int rc = prompt->jinja ? render_chat(prompt, out, turns, n_turns, generate, err)
+                           : render_roles(prompt, out, turns, n_turns, generate, err);
+    if (rc == 0)
+        rc = refuse_double_bos(prompt, out, err);
     return rc < 0 ? rc : find_clips(prompt, out, count_clips(turns, n_turns), err);
 }
 
@@ -418,9 +530,10 @@ int s2s_prompt_render_asr(const struct s2s_prompt *prompt, struct s2s_rendered *
     struct s2s_turn turns[3];
     size_t n = 0;
     if (system)
-        turns[n++] = (struct s2s_turn){"system", &system_part, 1};
-    turns[n++] = (struct s2s_turn){"user", context ? user_parts : user_parts + 1, context ? 2 : 1};
+        turns[n++] = (struct s2s_turn){.role = "system", .parts = &system_part, .n_parts = 1};
+    turns[n++] = (struct s2s_turn){
+        .role = "user", .parts = context ? user_parts : user_parts + 1, .n_parts = context ? 2 : 1};
     if (answer)
-        turns[n++] = (struct s2s_turn){"assistant", &answer_part, 1};
+        turns[n++] = (struct s2s_turn){.role = "assistant", .parts = &answer_part, .n_parts = 1};
     return s2s_prompt_render(prompt, out, turns, n, answer == NULL, err);
 }

@@ -177,7 +177,8 @@ static struct text_piece changed(const struct text_split *split, struct text_spl
     bool has_prefix =
         *at == ' ' || (*split->space && (size_t)(end - at) >= len && !memcmp(at, space, len));
     if (!has_prefix && (split->prefix == TEXT_PREFIX_ALWAYS ||
-                        (split->prefix == TEXT_PREFIX_FIRST && piece.first > 0)))
+                        (split->prefix == TEXT_PREFIX_FIRST &&
+                         (work->is_followed ? work->begins && piece.begin == 0 : piece.first > 0))))
         s2s_buf_puts(text, space);
     if (piece.first > 0)
         first = text->len;

@@ -3,6 +3,7 @@
 #ifndef S2S_TEXT_INTERNAL_H
 #define S2S_TEXT_INTERNAL_H
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -142,9 +143,10 @@ struct text_normal_work {
     struct text_matcher *matcher;
 };
 
-/* Runs all steps; the result is work->text. */
+/* Runs all steps; the result is work->text. `first` bytes of the text are followed; 0: those of its
+ * first character. */
 int text_normals_run(const struct text_normals *normals, struct text_normal_work *work,
-                     const char *text, size_t len, struct s2s_error *err);
+                     const char *text, size_t len, size_t first, struct s2s_error *err);
 void text_normals_release(struct text_normals *normals);
 
 /* From the bytes of a file's precompiled_charsmap. FORMAT. */
@@ -213,6 +215,8 @@ struct text_split_work {
     size_t is_match_cap;
     struct s2s_buf text; /* the text, and changed copies of pieces */
     bool has_new;        /* it holds text_new_characters */
+    bool is_followed;    /* `first` bytes are of another place, and begins says what they told */
+    bool begins;         /* the text is the beginning of all */
     struct text_matcher *matcher;
 };
 
@@ -280,10 +284,12 @@ struct text_model_work; /* ids of words that were seen, and other memory of one 
 void text_model_release(struct text_model *model);
 struct text_model_work *text_model_work_new(void);
 void text_model_work_free(struct text_model_work *work);
-/* Appends the ids of a piece. NOTFOUND where a character has no token and there is none for unknown
- * ones. */
+/* Appends the ids of a piece and, unless it is NULL, to lens how many bytes of the piece each
+ * stands for (0: for those of the id before). NOTFOUND where a character has no token and there is
+ * none for unknown ones. */
 int text_model_encode(const struct text_model *model, struct text_model_work *work,
-                      struct s2s_ids *ids, const char *piece, size_t len, struct s2s_error *err);
+                      struct s2s_ids *ids, struct s2s_ids *lens, const char *piece, size_t len,
+                      struct s2s_error *err);
 
 /* How a BPE begins: the tokens of single characters, or, with is_bytes, of bytes. */
 struct text_bpe_options {
@@ -309,7 +315,7 @@ size_t text_bpe_part(const struct text_bpe *bpe, const char *piece, size_t len, 
 /* Appends the ids of one part; whole: it is a piece. 0, or -1 when a character has no token and
  * neither is there one for unknown ones. */
 int text_bpe_merge(const struct text_bpe *bpe, struct text_bpe_work *work, struct s2s_ids *ids,
-                   const char *part, size_t len);
+                   struct s2s_ids *lens, const char *part, size_t len);
 
 struct text_unigram_work;
 
@@ -322,7 +328,7 @@ struct text_unigram_work *text_unigram_work_new(void);
 void text_unigram_work_free(struct text_unigram_work *work);
 /* Appends the ids of the best path; 0, or -1 as text_bpe_merge. */
 int text_unigram_encode(const struct text_unigram *unigram, struct text_unigram_work *work,
-                        struct s2s_ids *ids, const char *piece, size_t len);
+                        struct s2s_ids *ids, struct s2s_ids *lens, const char *piece, size_t len);
 
 /* ---- decoders ---- */
 
@@ -420,6 +426,8 @@ struct s2s_tokenizer {
     struct text_post_piece *post;                 /* NULL: the text alone */
     size_t n_post, post_cap;
     int32_t bos, eos, pad;
+    json_t *names;       /* of tokenizer_config.json: "bos_token" and its like to contents */
+    char *chat_template; /* its template of conversations, or NULL */
     char digest[33];
     struct text_pool *pool; /* of the buffers that encoding threads borrow */
 };
@@ -435,9 +443,14 @@ void text_tokenizer_set_bytes(struct s2s_tokenizer *tok);
 int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added,
                        struct s2s_error *err);
 
-/* ---- reading a tokenizer.json: where in the file a reader is ---- */
+/* Appends the ids of text, and to learned, for each id, 1 if it belongs to one of the stretches:
+ * from the first that holds a byte of a stretch's first character to the first of its last one, as
+ * transformers counts them. */
+int text_tokenizer_encode_learned(const struct s2s_tokenizer *tok, struct s2s_ids *ids,
+                                  struct s2s_buf *learned, const char *text, size_t len,
+                                  const struct text_spans *stretches, struct s2s_error *err);
 
-typedef struct json_t json_t;
+/* ---- reading a tokenizer.json: where in the file a reader is ---- */
 
 struct text_reader {
     struct s2s_tokenizer *tok;

@@ -96,6 +96,7 @@ static struct s2s_tokenizer *tokenizer_new(void)
 {
     struct s2s_tokenizer *tok = s2s_xcalloc(1, sizeof *tok);
     tok->contents = text_vocab_new();
+    tok->names = json_object();
     tok->model.unk = -1;
     tok->raw_trie = text_trie_new();
     tok->normalized_trie = text_trie_new();
@@ -115,6 +116,8 @@ void s2s_tokenizer_free(struct s2s_tokenizer *tok)
     }
     free(tok->tokens);
     text_vocab_free(tok->contents);
+    json_decref(tok->names);
+    free(tok->chat_template);
     text_normals_release(&tok->normals);
     text_splits_release(&tok->splits);
     text_model_release(&tok->model);
@@ -191,42 +194,89 @@ static int read_file(struct s2s_buf *out, const char *path, struct s2s_error *er
 /* "bos_token": "<s>", or {"content": "<s>", ..}, or null. */
 static void set_role(struct s2s_tokenizer *tok, const json_t *config, const char *key, int32_t *id)
 {
-    const json_t *value = json_object_get(config, key);
+    json_t *value = json_object_get(config, key);
     if (json_is_object(value))
         value = json_object_get(value, "content");
+    if (json_is_string(value))
+        json_object_set(tok->names, key, value);
+    if (!id)
+        return;
     if (json_is_null(value))
         *id = -1;
-    else if (json_is_string(value))
-        *id = s2s_tokenizer_id(tok, json_string_value(value));
+    if (!json_is_string(value))
+        return;
+    *id = s2s_tokenizer_id(tok, json_string_value(value));
+    if (*id < 0)
+        s2s_warn("text", "tokenizer_config.json: %s: %s is no token", key,
+                 json_string_value(value));
 }
 
-/* tokenizer_config.json beside tokenizer.json, where it is. */
-static int read_roles(struct s2s_tokenizer *tok, const char *path, struct s2s_error *err)
+/* "chat_template": text, or [{"name": "default", "template": text}, ..] */
+static void set_chat_template(struct s2s_tokenizer *tok, const json_t *value)
+{
+    json_t *item;
+    size_t i;
+    json_array_foreach(value, i, item)
+    {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, "default"))
+            value = json_object_get(item, "template");
+    }
+    if (json_is_string(value))
+        tok->chat_template = s2s_xstrdup(json_string_value(value));
+}
+
+static void set_roles(struct s2s_tokenizer *tok, const json_t *config)
+{
+    static const char *const others[] = {"unk_token", "sep_token", "cls_token", "mask_token"};
+    set_role(tok, config, "bos_token", &tok->bos);
+    set_role(tok, config, "eos_token", &tok->eos);
+    set_role(tok, config, "pad_token", &tok->pad);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        set_role(tok, config, others[i], NULL);
+    set_chat_template(tok, json_object_get(config, "chat_template"));
+}
+
+/* Reads a file of the tokenizer's folder, where it is; 1 when it is there. */
+static int read_beside(struct s2s_buf *text, const char *path, const char *name,
+                       struct s2s_error *err)
 {
     const char *slash = strrchr(path, '/');
-    char *beside =
-        s2s_xasprintf("%.*stokenizer_config.json", slash ? (int)(slash - path + 1) : 0, path);
-    struct s2s_buf text = S2S_BUF_INIT;
-    json_error_t at;
-    int rc = 0;
-    if (s2s_is_there(AT_FDCWD, beside) && (rc = read_file(&text, beside, err)) == 0) {
-        json_t *config =
-            json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &at);
-        if (config) {
-            set_role(tok, config, "bos_token", &tok->bos);
-            set_role(tok, config, "eos_token", &tok->eos);
-            set_role(tok, config, "pad_token", &tok->pad);
-        } else {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", beside, at.line, at.text);
-        }
-        json_decref(config);
-    }
-    s2s_buf_release(&text);
+    char *beside = s2s_xasprintf("%.*s%s", slash ? (int)(slash - path + 1) : 0, path, name);
+    int rc = s2s_is_there(AT_FDCWD, beside) ? read_file(text, beside, err) : 1;
     free(beside);
-    return rc;
+    return rc < 0 ? rc : rc == 0;
 }
 
-int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_error *err)
+/* What stands in the files beside tokenizer.json: roles, chat template. */
+static int read_config(struct s2s_tokenizer *tok, const char *path, struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    json_error_t at;
+    int rc = read_beside(&text, path, "tokenizer_config.json", err);
+    if (rc > 0) {
+        json_t *config =
+            json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &at);
+        if (config)
+            set_roles(tok, config);
+        else
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%.*stokenizer_config.json:%d: %s",
+                               strrchr(path, '/') ? (int)(strrchr(path, '/') - path + 1) : 0, path,
+                               at.line, at.text);
+        json_decref(config);
+    }
+    s2s_buf_clear(&text);
+    if (rc >= 0)
+        rc = read_beside(&text, path, "chat_template.jinja", err);
+    if (rc > 0) {
+        free(tok->chat_template);
+        tok->chat_template = s2s_xstrdup(text.data ? text.data : "");
+    }
+    s2s_buf_release(&text);
+    return rc < 0 ? rc : 0;
+}
+
+static int open_file(struct s2s_tokenizer **out, const char *path, struct s2s_error *err)
 {
     struct s2s_buf json = S2S_BUF_INIT;
     struct s2s_tokenizer *tok = NULL;
@@ -238,13 +288,29 @@ int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_
     }
     s2s_buf_release(&json);
     if (rc == 0)
-        rc = read_roles(tok, path, err);
+        rc = read_config(tok, path, err);
     if (rc < 0) {
         s2s_tokenizer_free(tok);
         return rc;
     }
     *out = tok;
     return 0;
+}
+
+int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return open_file(out, path, err);
+    char *inside = s2s_xasprintf("%s/tokenizer.json", path);
+    int rc = open_file(out, inside, err);
+    free(inside);
+    return rc;
+}
+
+const char *s2s_tokenizer_chat_template(const struct s2s_tokenizer *tok)
+{
+    return tok->chat_template;
 }
 
 /* ---- added tokens ---- */
@@ -331,10 +397,11 @@ static int encode_plain(const struct s2s_tokenizer *tok, struct text_worker *wor
                         struct s2s_ids *ids, const char *text, size_t len, size_t first,
                         struct s2s_error *err)
 {
+    worker->split.is_followed = false;
     int rc = text_split_run(&tok->splits, &worker->split, text, len, first, err);
     for (size_t i = 0; i < worker->split.pieces.len && rc == 0; i++) {
         struct text_piece piece = worker->split.pieces.data[i];
-        rc = text_model_encode(&tok->model, worker->model, ids,
+        rc = text_model_encode(&tok->model, worker->model, ids, NULL,
                                worker->split.text.data + piece.begin, piece.end - piece.begin, err);
     }
     return rc;
@@ -345,7 +412,7 @@ static int encode_stretch(const struct s2s_tokenizer *tok, struct text_worker *w
                           struct s2s_ids *ids, const char *text, size_t len, bool is_start,
                           struct s2s_error *err)
 {
-    int rc = text_normals_run(&tok->normals, &worker->normal, text, len, err);
+    int rc = text_normals_run(&tok->normals, &worker->normal, text, len, 0, err);
     if (rc < 0)
         return rc;
     const struct text_normal_work *normal = &worker->normal;
@@ -380,15 +447,22 @@ static int encode_text(const struct s2s_tokenizer *tok, struct text_worker *work
     return rc;
 }
 
+static int check_text(const char *text, size_t len, struct s2s_error *err)
+{
+    size_t bad = text_utf8_check(text, len);
+    if (bad == len)
+        return 0;
+    return s2s_error_set(err, S2S_E_FORMAT, "byte %zu of the text (0x%02x) is not UTF-8", bad,
+                         (unsigned char)text[bad]);
+}
+
 int s2s_tokenizer_encode(const struct s2s_tokenizer *tok, struct s2s_ids *ids, const char *text,
                          size_t len, bool special, struct s2s_error *err)
 {
-    size_t bad = text_utf8_check(text, len);
-    if (bad < len)
-        return s2s_error_set(err, S2S_E_FORMAT, "byte %zu of the text (0x%02x) is not UTF-8", bad,
-                             (unsigned char)text[bad]);
+    int rc = check_text(text, len, err);
+    if (rc < 0)
+        return rc;
     struct text_worker *worker = borrow_worker(tok->pool);
-    int rc = 0;
     if (!tok->post)
         rc = encode_text(tok, worker, ids, text, len, err);
     for (size_t i = 0; i < tok->n_post && rc == 0; i++) {
@@ -398,6 +472,111 @@ int s2s_tokenizer_encode(const struct s2s_tokenizer *tok, struct s2s_ids *ids, c
         else if (special)
             for (size_t k = 0; k < piece->ids.len; k++)
                 s2s_ids_add(ids, piece->ids.data[k]);
+    }
+    return_worker(tok->pool, worker);
+    return rc;
+}
+
+/* ---- which ids belong to a stretch of the text ---- */
+
+/* Adds how many ids of a piece end at or before a place, before which `first` of its bytes stand.
+ */
+static int count_piece(const struct s2s_tokenizer *tok, struct text_worker *worker, size_t *n_ended,
+                       struct text_piece piece, struct s2s_error *err)
+{
+    struct s2s_ids ids = S2S_IDS_INIT, lens = S2S_IDS_INIT;
+    int rc = piece.first == 0 ? 0
+                              : text_model_encode(&tok->model, worker->model, &ids, &lens,
+                                                  worker->split.text.data + piece.begin,
+                                                  piece.end - piece.begin, err);
+    size_t end = 0;
+    for (size_t i = 0; i < lens.len && rc == 0; i++) {
+        end += (size_t)lens.data[i];
+        *n_ended += end <= piece.first;
+    }
+    s2s_ids_release(&ids);
+    s2s_ids_release(&lens);
+    return rc;
+}
+
+/* Adds how many ids of a stretch without raw added tokens end at or before its byte `place`. */
+static int count_stretch(const struct s2s_tokenizer *tok, struct text_worker *worker,
+                         size_t *n_ended, const char *text, struct text_span stretch, size_t place,
+                         struct s2s_error *err)
+{
+    if (place <= stretch.begin)
+        return 0;
+    int rc = text_normals_run(&tok->normals, &worker->normal, text + stretch.begin,
+                              stretch.end - stretch.begin, place - stretch.begin, err);
+    if (rc < 0)
+        return rc;
+    const struct text_normal_work *normal = &worker->normal;
+    cut_added(tok, tok->normalized_trie, &worker->normalized, &worker->normalized_ids,
+              normal->text.data, normal->text.len);
+    for (size_t i = 0; i < worker->normalized.len && rc == 0; i++) {
+        struct text_span span = worker->normalized.data[i];
+        size_t first = normal->first > span.begin ? normal->first - span.begin : 0;
+        if (worker->normalized_ids.data[i] >= 0) {
+            *n_ended += first >= span.end - span.begin;
+            continue;
+        }
+        worker->split.is_followed = true;
+        worker->split.begins = stretch.begin == 0 && span.begin == 0;
+        rc = text_split_run(&tok->splits, &worker->split, normal->text.data + span.begin,
+                            span.end - span.begin, first, err);
+        for (size_t k = 0; k < worker->split.pieces.len && rc == 0; k++)
+            rc = count_piece(tok, worker, n_ended, worker->split.pieces.data[k], err);
+    }
+    return rc;
+}
+
+/* Marks the ids of one stretch [span) of the text, which are those from `begin` on, that belong to
+ * what is wanted. */
+static int learn_stretch(const struct s2s_tokenizer *tok, struct text_worker *worker,
+                         struct s2s_buf *learned, const char *text, struct text_span span,
+                         size_t begin, struct text_span want, struct s2s_error *err)
+{
+    size_t from = begin, to = begin, last = want.end;
+    if (want.end <= span.begin || want.begin >= span.end)
+        return 0;
+    do
+        last--;
+    while ((text[last] & 0xc0) == 0x80);
+    int rc = count_stretch(tok, worker, &from, text, span, want.begin, err);
+    if (rc == 0 && last < span.end)
+        rc = count_stretch(tok, worker, &to, text, span, last, err);
+    to = last < span.end && to < learned->len ? to + 1 : learned->len;
+    if (rc == 0 && from < to)
+        memset(learned->data + from, 1, to - from);
+    return rc;
+}
+
+int text_tokenizer_encode_learned(const struct s2s_tokenizer *tok, struct s2s_ids *ids,
+                                  struct s2s_buf *learned, const char *text, size_t len,
+                                  const struct text_spans *stretches, struct s2s_error *err)
+{
+    int rc = check_text(text, len, err);
+    if (rc < 0)
+        return rc;
+    struct text_worker *worker = borrow_worker(tok->pool);
+    cut_added(tok, tok->raw_trie, &worker->raw, &worker->raw_ids, text, len);
+    for (size_t i = 0; i < worker->raw.len && rc == 0; i++) {
+        struct text_span span = worker->raw.data[i];
+        const size_t begin = ids->len;
+        if (worker->raw_ids.data[i] >= 0)
+            s2s_ids_add(ids, worker->raw_ids.data[i]);
+        else
+            rc = encode_stretch(tok, worker, ids, text + span.begin, span.end - span.begin,
+                                span.begin == 0, err);
+        while (learned->len < ids->len)
+            s2s_buf_putc(learned, 0);
+        for (size_t k = 0; k < stretches->len && rc == 0; k++) {
+            struct text_span want = stretches->data[k];
+            if (worker->raw_ids.data[i] < 0)
+                rc = learn_stretch(tok, worker, learned, text, span, begin, want, err);
+            else if (want.begin < span.end && want.end > span.begin)
+                learned->data[begin] = 1;
+        }
     }
     return_worker(tok->pool, worker);
     return rc;
@@ -562,7 +741,7 @@ int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added
     size_t len = added->len;
     if (added->normalized && tok->normals.len > 0) {
         normal.matcher = text_matcher_new();
-        int rc = text_normals_run(&tok->normals, &normal, added->content, added->len, err);
+        int rc = text_normals_run(&tok->normals, &normal, added->content, added->len, 0, err);
         key = normal.text.data;
         len = normal.text.len;
         text_matcher_free(normal.matcher);

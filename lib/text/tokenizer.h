@@ -33,9 +33,9 @@ void s2s_ids_clear(struct s2s_ids *ids);   /* empties, keeps the memory */
 void s2s_ids_release(struct s2s_ids *ids); /* frees the memory */
 
 /*
- * Reads tokenizer.json; a tokenizer_config.json beside it names bos, eos and pad. OPEN, FORMAT,
- * UNSUPPORTED (names the place in the file and what it asks for). Gives: free with
- * s2s_tokenizer_free.
+ * Reads tokenizer.json, or that of a folder; a tokenizer_config.json beside it names bos, eos and
+ * pad and has a chat template, unless there is a chat_template.jinja. OPEN, FORMAT, UNSUPPORTED
+ * (names the place in the file and what it asks for). Gives: free with s2s_tokenizer_free.
  */
 int s2s_tokenizer_open(struct s2s_tokenizer **tok, const char *path, struct s2s_error *err);
 /* The same from bytes (borrowed); bos, eos and pad are those of well-known names. */
@@ -69,6 +69,9 @@ int32_t s2s_tokenizer_size(const struct s2s_tokenizer *tok); /* largest id + 1 *
 int32_t s2s_tokenizer_bos(const struct s2s_tokenizer *tok);
 int32_t s2s_tokenizer_eos(const struct s2s_tokenizer *tok);
 int32_t s2s_tokenizer_pad(const struct s2s_tokenizer *tok);
+
+/* Text of the chat template (Jinja) that came with the tokenizer, NULL when there is none; lent. */
+const char *s2s_tokenizer_chat_template(const struct s2s_tokenizer *tok);
 
 /*
  * Makes `token` a special token and returns its id: the one it has, or the next free one

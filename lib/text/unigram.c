@@ -110,9 +110,11 @@ static int find_path(const struct text_unigram *unigram, struct step *steps, con
     return 0;
 }
 
-static int add_piece(const struct text_unigram *unigram, struct s2s_ids *ids, const char *piece,
-                     size_t len)
+static int add_piece(const struct text_unigram *unigram, struct s2s_ids *ids, struct s2s_ids *lens,
+                     const char *piece, size_t len)
 {
+    if (lens)
+        s2s_ids_add(lens, (int32_t)len);
     int32_t id = text_vocab_get(unigram->vocab, piece, len);
     if (id >= 0) {
         s2s_ids_add(ids, id);
@@ -121,8 +123,11 @@ static int add_piece(const struct text_unigram *unigram, struct s2s_ids *ids, co
     bool all = unigram->byte_fallback;
     for (size_t i = 0; i < len && all; i++)
         all = unigram->byte_ids[(unsigned char)piece[i]] >= 0;
-    for (size_t i = 0; i < len && all; i++)
+    for (size_t i = 0; i < len && all; i++) {
         s2s_ids_add(ids, unigram->byte_ids[(unsigned char)piece[i]]);
+        if (lens && i > 0)
+            s2s_ids_add(lens, 0);
+    }
     if (all)
         return 0;
     if (unigram->unk < 0)
@@ -132,7 +137,7 @@ static int add_piece(const struct text_unigram *unigram, struct s2s_ids *ids, co
 }
 
 int text_unigram_encode(const struct text_unigram *unigram, struct text_unigram_work *work,
-                        struct s2s_ids *ids, const char *piece, size_t len)
+                        struct s2s_ids *ids, struct s2s_ids *lens, const char *piece, size_t len)
 {
     if (len + 1 > work->cap) {
         work->cap = len < 256 ? 512 : 2 * len;
@@ -156,7 +161,7 @@ int text_unigram_encode(const struct text_unigram *unigram, struct text_unigram_
     }
     for (size_t i = work->pieces.len; i-- > 0;) {
         struct text_span span = work->pieces.data[i];
-        if (add_piece(unigram, ids, piece + span.begin, span.end - span.begin) < 0)
+        if (add_piece(unigram, ids, lens, piece + span.begin, span.end - span.begin) < 0)
             return -1;
     }
     return 0;

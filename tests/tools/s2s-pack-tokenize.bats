@@ -119,3 +119,29 @@ PY
     alike "$(with_normalizer NFD)" "1500 171 105 223 77 68 220 171 120 94 691 136 223"
     alike "$(with_normalizer Lowercase)" "1500 171 105 223 77 68 220 171 121 223 447 102"
 }
+
+@test "a conversation goes through the chat template of the tokenizer's folder" {
+    mkdir folder
+    cp "$tok" folder/tokenizer.json
+    talk='[{"role": "user", "content": "hello"}, {"role": "assistant", "content": " there"}]'
+    exits 2 bash -c "s2s-pack tokenize --tokenizer folder --prompt chat --generate --decode <<<'$talk'"
+    exits 1 bash -c "s2s-pack tokenize --tokenizer folder --prompt chat <<<'$talk'"
+    says "the tokenizer has no chat template"
+    says "tokenizer_config.json"
+    jq -n '{bos_token: "<|begin_of_text|>", eos_token: {content: "<|eot_id|>"}, pad_token: null, chat_template:
+        "{{ bos_token }}{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content if m.role == \"assistant\" }}{% endgeneration %}{{ eos_token }}{% endfor %}"}' \
+        >folder/tokenizer_config.json
+    s2s-pack tokenize --tokenizer folder --prompt chat --json <<<"$talk" >row
+    s2s-pack tokenize --tokenizer folder --decode row --json >text
+    alike "$(cat text)" '"<|begin_of_text|>user:<|eot_id|>assistant: there<|eot_id|>"'
+    # what is learned is the answer alone
+    jq -c '[.ids, .loss_mask] | transpose | map(select(.[1] == 1)[0]) | {ids: .}' row | s2s-pack tokenize --tokenizer folder --decode --json >learned
+    alike "$(cat learned)" '" there"'
+    echo '{{ messages[0].content }}{{ raise_exception("no") }}' >folder/chat_template.jinja
+    exits 1 bash -c "s2s-pack tokenize --tokenizer folder --prompt chat <<<'$talk'"
+    says "stdin:1: chat: line 1: no"
+    exits 2 s2s-pack tokenize --tokenizer folder --prompt chat:other
+    says "chat:llama3"
+    exits 1 bash -c "s2s-pack tokenize --tokenizer folder --prompt chat:llama3 <<<'[{\"role\": 1}]'"
+    says "stdin:1: message 0: no role"
+}

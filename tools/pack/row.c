@@ -351,7 +351,7 @@ static size_t join_turns(struct s2s_turn *turns, struct s2s_part *parts,
         if (n > 0 && !strcmp(turns[n - 1].role, from->role))
             turns[n - 1].n_parts++;
         else
-            turns[n++] = (struct s2s_turn){from->role, &parts[i], 1};
+            turns[n++] = (struct s2s_turn){.role = from->role, .parts = &parts[i], .n_parts = 1};
     }
     return n;
 }

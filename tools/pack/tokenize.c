@@ -10,23 +10,30 @@
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
 #include "lib/io/outfile.h"
+#include "lib/text/prompt.h"
 #include "lib/text/tokenizer.h"
 
 struct options {
     struct s2s_common common;
-    const char *tokenizer, *input;
-    bool decode, no_special;
+    const char *tokenizer, *input, *prompt;
+    bool decode, no_special, generate;
 };
 
-enum { KEY_TOKENIZER = 0x100, KEY_DECODE, KEY_NO_SPECIAL };
+enum { KEY_TOKENIZER = 0x100, KEY_DECODE, KEY_NO_SPECIAL, KEY_PROMPT, KEY_GENERATE };
 
 static const struct argp_option option_table[] = {
-    {"tokenizer", KEY_TOKENIZER, "FILE", 0, "tokenizer.json", 1},
+    {"tokenizer", KEY_TOKENIZER, "FILE", 0, "tokenizer.json, or its folder", 1},
     {"decode", KEY_DECODE, NULL, 0, "From lines of ids to lines of text", 1},
     {"no-special", KEY_NO_SPECIAL, NULL, 0,
      "Leave out the special tokens that the post-processor adds; with --decode leave out all "
      "special tokens",
      1},
+    {"prompt", KEY_PROMPT, "NAME|F", 0,
+     "Lines are conversations, [{\"role\": .., \"content\": ..}, ..] each, which become rows by "
+     "this "
+     "prompt format (see s2s-pack(1))",
+     1},
+    {"generate", KEY_GENERATE, NULL, 0, "With --prompt: end with what opens the answer", 1},
     {0},
 };
 
@@ -43,6 +50,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_NO_SPECIAL:
         opt->no_special = true;
         return 0;
+    case KEY_PROMPT:
+        opt->prompt = arg;
+        return 0;
+    case KEY_GENERATE:
+        opt->generate = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (opt->input)
             argp_error(state, "one input at most, found '%s' behind '%s'", arg, opt->input);
@@ -51,6 +64,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (!opt->tokenizer)
             argp_error(state, "--tokenizer is missing");
+        if (opt->prompt && (opt->decode || opt->no_special))
+            argp_error(state, "--prompt goes with neither --decode nor --no-special");
+        if (opt->generate && !opt->prompt)
+            argp_error(state, "--generate is for --prompt");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -63,7 +80,8 @@ static const struct argp tokenize_argp = {
     .args_doc = "--tokenizer F [FILE]",
     .doc = "Lines of text to lines of token ids, or back with --decode."
            "\vWithout FILE, or with -, lines are read from stdin. With --json a line of text is a "
-           "JSON string and a line of ids is {\"ids\": [..]}.\n\n"
+           "JSON string and a line of ids is {\"ids\": [..]}, with --prompt and a loss_mask beside "
+           "it.\n\n"
            "Examples:\n"
            "  echo 'hello world' | s2s-pack tokenize --tokenizer tokenizer.json\n"
            "  echo '1 42 7' | s2s-pack tokenize --tokenizer tokenizer.json --decode\n\n"
@@ -119,6 +137,84 @@ static int encode_line(const struct options *opt, const struct s2s_tokenizer *to
     if (rc == 0)
         add_ids(out, ids, opt->common.json);
     json_decref(text);
+    return rc;
+}
+
+/* ---- conversations ---- */
+
+/* A message's role, content, and the other keys that are text, as a turn; part and fields [as many
+ * as keys] are filled. */
+static int read_turn(struct s2s_turn *turn, struct s2s_part *part, struct s2s_turn_field *fields,
+                     const json_t *message, struct s2s_error *err)
+{
+    const json_t *content = json_object_get(message, "content");
+    const char *key;
+    json_t *value;
+    *part = (struct s2s_part){json_string_value(content), json_string_length(content)};
+    *turn = (struct s2s_turn){.role = json_string_value(json_object_get(message, "role")),
+                              .parts = part,
+                              .n_parts = 1,
+                              .fields = fields};
+    if (!turn->role || !part->text)
+        return s2s_error_set(err, S2S_E_FORMAT, "no role or no content, which are text");
+    json_object_foreach((json_t *)(uintptr_t)message, key, value)
+    {
+        if (json_is_string(value) && strcmp(key, "role") && strcmp(key, "content"))
+            fields[turn->n_fields++] = (struct s2s_turn_field){key, json_string_value(value)};
+    }
+    return 0;
+}
+
+static int render_messages(const struct options *opt, const struct s2s_prompt *prompt,
+                           struct s2s_rendered *rendered, const json_t *messages,
+                           struct s2s_error *err)
+{
+    const size_t n = json_array_size(messages);
+    size_t n_keys = 1;
+    for (size_t i = 0; i < n; i++)
+        n_keys += json_object_size(json_array_get(messages, i));
+    struct s2s_turn *turns = s2s_xcalloc(n + 1, sizeof *turns);
+    struct s2s_part *parts = s2s_xcalloc(n + 1, sizeof *parts);
+    struct s2s_turn_field *fields = s2s_xcalloc(n_keys, sizeof *fields), *next = fields;
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const json_t *message = json_array_get(messages, i);
+        rc = read_turn(&turns[i], &parts[i], next, message, err);
+        next += json_object_size(message);
+        if (rc < 0)
+            s2s_error_add(err, rc, "message %zu", i);
+    }
+    if (rc == 0)
+        rc = s2s_prompt_render(prompt, rendered, turns, n, opt->generate, err);
+    free(turns);
+    free(parts);
+    free(fields);
+    return rc;
+}
+
+static int render_line(const struct options *opt, const struct s2s_prompt *prompt,
+                       struct s2s_buf *out, const char *line, size_t len, struct s2s_error *err)
+{
+    struct s2s_rendered rendered = S2S_RENDERED_INIT;
+    json_error_t at;
+    json_t *root = json_loadb(line, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
+    const json_t *messages = json_is_object(root) ? json_object_get(root, "messages") : root;
+    int rc = json_is_array(messages)
+                 ? render_messages(opt, prompt, &rendered, messages, err)
+                 : s2s_error_set(err, S2S_E_FORMAT, "not a JSON array of messages%s%s",
+                                 root ? "" : ": ", root ? "" : at.text);
+    if (rc == 0) {
+        add_ids(out, &rendered.ids, opt->common.json);
+        if (opt->common.json) {
+            out->len -= 2; /* "}\n" */
+            s2s_buf_puts(out, ", \"loss_mask\": [");
+            for (size_t i = 0; i < rendered.ids.len; i++)
+                s2s_buf_printf(out, i ? ", %d" : "%d", rendered.loss_mask[i]);
+            s2s_buf_puts(out, "]}\n");
+        }
+    }
+    s2s_rendered_release(&rendered);
+    json_decref(root);
     return rc;
 }
 
@@ -203,6 +299,7 @@ struct batch {
 struct job {
     const struct options *opt;
     const struct s2s_tokenizer *tok;
+    const struct s2s_prompt *prompt; /* NULL: lines are texts, or ids */
     FILE *file;
     const char *name; /* of the file */
     char *line;
@@ -256,7 +353,9 @@ static int work_batch(void *ctx, void *item, int worker, struct s2s_error *err)
     int rc = 0;
     for (size_t i = 0; i < batch->n_lines && rc == 0; i++) {
         s2s_ids_clear(&ids);
-        rc = job->opt->decode
+        rc = job->prompt
+                 ? render_line(job->opt, job->prompt, &batch->out, line, batch->lens[i], err)
+             : job->opt->decode
                  ? decode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err)
                  : encode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err);
         if (rc < 0)
@@ -312,6 +411,7 @@ int pack_tokenize(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT};
     struct s2s_tokenizer *tok = NULL;
+    struct s2s_prompt *prompt = NULL;
     s2s_tool_parse(&tokenize_argp, argc, argv, &opt);
     struct job job = {.opt = &opt, .file = stdin, .name = "stdin"};
     if (opt.input && strcmp(opt.input, "-")) {
@@ -327,9 +427,13 @@ int pack_tokenize(int argc, char **argv, struct s2s_error *err)
         rc = s2s_outfile_spares(opt.common.out, opt.tokenizer, err);
     if (rc == 0)
         rc = s2s_tokenizer_open(&tok, opt.tokenizer, err);
+    if (rc == 0 && opt.prompt)
+        rc = s2s_prompt_open(&prompt, opt.prompt, tok, NULL, err);
     job.tok = tok;
+    job.prompt = prompt;
     if (rc == 0)
         rc = run(&job, err);
+    s2s_prompt_free(prompt);
     s2s_tokenizer_free(tok);
     if (job.file != stdin)
         fclose(job.file);

@@ -124,7 +124,7 @@ static int render(struct part *part, const struct generate_input *input,
         rc = s2s_prompt_render_asr(r->format, &part->rendered, NULL, input->prompt, NULL, err);
     } else {
         struct s2s_part text = {input->prompt, strlen(input->prompt)};
-        struct s2s_turn turn = {"user", &text, 1};
+        struct s2s_turn turn = {.role = "user", .parts = &text, .n_parts = 1};
         rc = s2s_prompt_render(r->format, &part->rendered, &turn, 1, true, err);
     }
     part->ids = part->rendered.ids.data;

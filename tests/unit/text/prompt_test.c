@@ -102,7 +102,9 @@ static void each_clip_has_one_placeholder_and_text_may_not_hold_the_tag(void **s
     assert_int_equal(s2s_prompt_open(&prompt, "plain", tok, NULL, NULL), 0);
     struct s2s_part first[] = {{NULL, 0}, {"and", 3}, {NULL, 0}},
                     answer[] = {{"a|message|\0b", 12}};
-    struct s2s_turn turns[] = {{"user", first, 3}, {"assistant", answer, 1}, {"user", first, 1}};
+    struct s2s_turn turns[] = {{.role = "user", .parts = first, .n_parts = 3},
+                               {.role = "assistant", .parts = answer, .n_parts = 1},
+                               {.role = "user", .parts = first, .n_parts = 1}};
     assert_int_equal(s2s_prompt_render(prompt, &row, turns, 3, false, NULL), 0);
     assert_int_equal(row.n_audio, 3);
     assert_int_equal(row.audio_pos[0], 0);

@@ -7,12 +7,12 @@
 
 #include "lib/base/base.h"
 
-/* The first CKPT_SHORT_LIST lines are kept for the error's text; the others are logged at once.
- * Initialise to zero. */
-enum { CKPT_SHORT_LIST = 8 };
+/* The first CKPT_SHORT_LIST lines are kept for the error's text, those up to CKPT_LONG_LIST are
+ * logged at once, the others are counted. Initialise to zero. */
+enum { CKPT_SHORT_LIST = 8, CKPT_LONG_LIST = 200 };
 struct ckpt_list {
     char *lines[CKPT_SHORT_LIST];
-    size_t n; /* all lines, including those logged */
+    size_t n; /* all lines */
 };
 /* Adds a line (takes it). what: put before it if it is logged. */
 void ckpt_list_add(struct ckpt_list *list, const char *what, char *line);

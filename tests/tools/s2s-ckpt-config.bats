@@ -1298,3 +1298,48 @@ EOF
     says_not "warning"
     same want.nemo got.nemo
 }
+
+@test "a number of layers or experts that no model has does not pass for a whole model" {
+    mkdir in
+    cp "$ROOT/tests/oracle/models/llama_gqa_untied/model.safetensors" in
+    # says KEY VALUE: config.json with it
+    config() {
+        python3 - "$@" "$ROOT/tests/oracle/models/llama_gqa_untied/config.json" <<'PY'
+import json, sys
+config = json.load(open(sys.argv[3]))
+config[sys.argv[1]] = json.loads(sys.argv[2])
+json.dump(config, open("in/config.json", "w"))
+PY
+    }
+    for value in 2147483647 10000 0 -1 null '"3"' 3.0; do
+        config num_hidden_layers "$value"
+        for command in "verify in" "convert --to hf in out"; do
+            exits 1 s2s-ckpt $command
+            says "config.json: num_hidden_layers is $value, which is no number of layers"
+            [ ! -e out ]
+        done
+    done
+    for value in 2147483647 -2 '"8"' 8.0; do
+        config num_local_experts "$value"
+        exits 1 s2s-ckpt verify in
+        says "config.json: num_local_experts is $value, which is no number of experts"
+    done
+    # many missing layers are one line, and none vanishes
+    for n in 1003 9999; do
+        config num_hidden_layers $n
+        exits 1 s2s-ckpt verify in
+        says "wanted but absent ($((n - 3))):"
+        says "all of model.layers.3 to $((n - 1))"
+        [ "$(wc -l <<<"$output")" -le 4 ]
+    done
+}
+
+@test "what is no checkpoint and no family is named" {
+    mkdir meta
+    touch meta/consolidated.00.pth
+    echo '{"dim": 8}' >meta/params.json
+    exits 1 s2s-ckpt ls meta
+    says "Meta's and Mistral's own form"
+    exits 2 s2s-ckpt convert --to hf --map lamma "$ROOT/tests/oracle/ckpt/data/mini_writer" out
+    says "--map lamma: neither a family of models nor a file"
+}

@@ -41,6 +41,10 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
  * a negative number instead of a count, or NaN. 0 for NULL. */
 int ckpt_config_check(const json_t *config, struct s2s_error *err);
 
+/* Checks the numbers of layers and experts in all sections: without them nobody can tell whether a
+ * model is whole. FORMAT names the key. */
+int ckpt_config_check_counts(const json_t *config, struct s2s_error *err);
+
 /* The section of a config.json for the language model, which may be all of it. Lent; NULL for NULL.
  */
 const json_t *ckpt_config_of_words(const json_t *config);

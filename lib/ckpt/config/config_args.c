@@ -527,6 +527,39 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
     return rc;
 }
 
+/* Is it a number of layers or experts that a model can be made of? Python's range takes no 32.0. */
+static bool is_possible(const json_t *section, const char *key, const json_t *value)
+{
+    const bool layers = strcmp(key, "num_hidden_layers") == 0;
+    const json_int_t n = json_integer_value(value);
+    if (json_is_integer(value))
+        return n < CKPT_MAX_LAYERS && n >= (layers ? 1 : -1);
+    /* classes without experts say null, too */
+    return json_is_null(value) && !layers && !s2s_ends_with(ckpt_config_type(section), "_moe") &&
+           strcmp(ckpt_config_type(section), "mixtral") != 0;
+}
+
+int ckpt_config_check_counts(const json_t *config, struct s2s_error *err)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach((json_t *)config, key, value)
+    {
+        if (rc == 0 && json_is_object(value))
+            rc = ckpt_config_check_counts(value, err);
+        if (rc < 0 || is_possible(config, key, value) ||
+            !ckpt_has_word("num_hidden_layers num_local_experts num_experts n_routed_experts", key))
+            continue;
+        char *text = s2s_ckpt_config_text(value);
+        rc = s2s_error_set(err, S2S_E_FORMAT, "config.json: %s is %.40s, which is no number of %s",
+                           key, text ? text : "",
+                           strcmp(key, "num_hidden_layers") == 0 ? "layers" : "experts");
+        free(text);
+    }
+    return rc;
+}
+
 /* Positions, norms, biases, windows and routers follow from the class, not from keys alone. */
 static void warn_of_unknown(const struct maker *m)
 {

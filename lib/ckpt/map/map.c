@@ -479,6 +479,8 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         find_typed(e, name, &found);
     if (!*found.name) {
         int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
+        if (rc == S2S_E_OPEN)
+            s2s_error_set(err, rc, "--map %s: neither a family of models nor a file", name);
         if (rc < 0)
             return s2s_error_hint(err, rc,
                                   "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "

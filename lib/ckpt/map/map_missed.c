@@ -9,7 +9,7 @@
 #include "lib/ckpt/names.h"
 
 /* longer lists are cut off; also bounds the time if one layer number is far from the others */
-enum { FEW = 4096 };
+enum { FEW = 4096, FEW_LAYERS = 16 };
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
 {
@@ -282,7 +282,8 @@ static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, in
         return;
     if (!any->looked)
         look_at_any(e, stack, any);
-    if (any->n && end - begin < FEW && e->n_missed + any->n_names * (size_t)(end - begin) < FEW) {
+    if (any->n && end - begin <= FEW_LAYERS &&
+        e->n_missed + any->n_names * (size_t)(end - begin) < FEW) {
         for (int64_t layer = begin; layer < end; layer++)
             for (size_t i = 0; i < any->n; i++)
                 miss_part(e, &any->parts[i], layer);

@@ -344,6 +344,13 @@ static void add_files(struct meant *meant, int at)
 
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 {
+    if (s2s_is_there(ckpt->dir_fd, "params.json") &&
+        (s2s_is_there(ckpt->dir_fd, "consolidated.00.pth") ||
+         s2s_is_there(ckpt->dir_fd, "consolidated.safetensors")))
+        return s2s_error_hint(err, rc,
+                              "consolidated.* and params.json are Meta's and Mistral's own form: "
+                              "take the Hugging Face form of the model, or make it with the "
+                              "convert_*_weights_to_hf.py of transformers");
     struct meant meant = {.left = MAX_LOOKED_AT, .looks = MAX_LOOKED_AT};
     add_folders(&meant, ckpt->dir_fd, "", DEEPEST_HINT);
     const size_t n_folders = meant.n; /* come first */

@@ -295,6 +295,8 @@ static json_t *read_config(struct check *c, const struct ckpt_side_files *files,
     } else if (!c->ckpt->part) {
         rc = ckpt_read_json(&config, c->ckpt, path, &bad);
     }
+    if (rc == 0 && !c->only_heads)
+        rc = ckpt_config_check_counts(config, &bad);
     if (rc < 0)
         tell_error(c, bad);
     return config;

@@ -90,6 +90,15 @@ void s2s_audio_release(struct s2s_audio *audio);
 int s2s_audio_finish(struct s2s_audio *audio, const struct s2s_audio_options *opt,
                      struct s2s_error *err);
 
+/*
+ * The bytes of a file with that sound (one channel): 16 bits a sample where audio->int16 says that
+ * this is all of it, else 24, rounded and clipped. Gives *bytes (free). UNSUPPORTED: a rate that
+ * the kind of file has not.
+ */
+enum s2s_audio_file { S2S_AUDIO_FILE_FLAC, S2S_AUDIO_FILE_WAV };
+int s2s_audio_encode(void **bytes, size_t *len_bytes, const struct s2s_audio *audio,
+                     enum s2s_audio_file kind, struct s2s_error *err);
+
 /* Header only. The checks of the container that need no decoding are made. known may be NULL. */
 int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
                         struct s2s_audio_known *known, struct s2s_error *err);

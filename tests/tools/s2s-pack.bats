@@ -335,6 +335,29 @@ PY
     values path.s2s | grep -q 'audio \[{"source":"wav/'
 }
 
+@test "flac is the same sound in fewer bytes, for whoever reads it" {
+    local how=(--manifest m.jsonl --tokenizer "$tok" --tokens 64)
+    s2s-pack -q "${how[@]}" --audio pcm -o pcm.s2s
+    s2s-pack -q "${how[@]}" --audio flac -j1 -o flac.s2s
+    s2s-pack -q "${how[@]}" --audio flac -j3 | cmp - flac.s2s
+    s2s-shard verify flac.s2s
+    [ "$(stat -c %s flac.s2s)" -lt "$(stat -c %s pcm.s2s)" ]
+    # all but the clips' own tensors
+    [ "$(values flac.s2s | grep -v ' audio_[bcp][yuc]')" = "$(values pcm.s2s | grep -v ' audio_[bcp][yuc]')" ]
+    for f in pcm flac; do s2s-encode -q --features mel -o $f-mel.s2s $f.s2s; done
+    values pcm-mel.s2s >want
+    values flac-mel.s2s >got
+    # clip a is 16 bits, bit for bit; the others were resampled or mixed and have 24
+    python3 - <<'PY'
+rows = [dict(line.split(" ", 2)[1:] for line in open(f) if " audio_mel" in line) for f in ("want", "got")]
+a, b = ([float(v) for v in r["audio_mel"].split()] for r in rows)
+assert len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < 1e-2, max(abs(x - y) for x, y in zip(a, b))
+PY
+    head -1 m.jsonl >a.jsonl
+    for f in pcm flac; do s2s-pack -q --manifest a.jsonl "${how[@]:2}" --audio $f | s2s-encode -q --features mel -o $f-mel.s2s -; done
+    [ "$(values pcm-mel.s2s | grep audio_mel)" = "$(values flac-mel.s2s | grep audio_mel)" ]
+}
+
 @test "frames a clip takes: from numbers, a config, an encoder's folder" {
     frames() { s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --batch-size 3 --audio mel "$@" -o out.s2s && values out.s2s | grep ' audio_frames '; }
     [ "$(frames --encoder-frames 160,4)" = "0 audio_frames 25 13 58" ]

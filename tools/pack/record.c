@@ -82,24 +82,46 @@ static void add_mel(struct pack_record *r, const struct pack_row *rows, size_t n
     add_tensor(r, "audio_cu_mel", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
 }
 
+static void add_flac(struct pack_record *r, const struct pack_row *rows, size_t n_rows)
+{
+    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
+    const struct pack_clip *clip;
+    char *to = r->audio = s2s_xmalloc(n + 1);
+    for (size_t i = 0; i < n_rows; i++)
+        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
+            memcpy(to, clip->flac, clip->flac_bytes);
+            to += clip->flac_bytes;
+        }
+    add_tensor(r, "audio_bytes", S2S_U8, r->audio, 1, (int64_t)n, 0);
+    add_tensor(r, "audio_cu_bytes", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
+}
+
+/* Samples, frames or bytes of a clip: what its form counts. */
+static int64_t len_of(const struct pack_clip *clip, const struct pack_loader *loader)
+{
+    if (loader->audio == S2S_AUDIO_FLAC)
+        return (int64_t)clip->flac_bytes;
+    const size_t n = clip->audio.n_samples;
+    return loader->audio == S2S_AUDIO_MEL ? s2s_mel_frames(loader->mel, n) : (int64_t)n;
+}
+
 static void add_audio(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
                       const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work)
 {
-    const bool is_mel = loader->audio == S2S_AUDIO_MEL;
     const struct pack_clip *clip;
     size_t at = 0;
-    if (!is_mel && loader->audio != S2S_AUDIO_PCM)
+    if (loader->audio == S2S_AUDIO_NONE || loader->audio == S2S_AUDIO_PATH)
         return;
     r->cu_audio = s2s_xcalloc(r->pack.n_clips + 1, sizeof *r->cu_audio);
     for (size_t i = 0; i < n_rows; i++)
         for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
-            int64_t n = (int64_t)clip->audio.n_samples;
-            n = is_mel ? s2s_mel_frames(loader->mel, (size_t)n) : n;
-            r->cu_audio[at + 1] = r->cu_audio[at] + n;
+            r->cu_audio[at + 1] = r->cu_audio[at] + len_of(clip, loader);
             at++;
         }
-    if (is_mel)
+    if (loader->audio == S2S_AUDIO_MEL)
         add_mel(r, rows, n_rows, loader->mel, work);
+    else if (loader->audio == S2S_AUDIO_FLAC)
+        add_flac(r, rows, n_rows);
     else
         add_pcm(r, rows, n_rows, exact16);
 }

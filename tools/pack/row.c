@@ -429,7 +429,10 @@ static int decode_clip(struct pack_clip *clip, const struct pack_loader *loader,
                              "%s: %zu samples were decoded, the header promises %lld", name_of(s),
                              clip->audio.n_samples, (long long)clip->n_samples);
     memcpy(clip->xxh3, clip->audio.xxh3, sizeof clip->xxh3);
-    return 0;
+    return loader->audio == S2S_AUDIO_FLAC
+               ? s2s_audio_encode(&clip->flac, &clip->flac_bytes, &clip->audio, S2S_AUDIO_FILE_FLAC,
+                                  err)
+               : 0;
 }
 
 int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err)
@@ -447,6 +450,7 @@ void pack_row_release(struct pack_row *row)
     for (size_t k = 0; k < row->n_clips; k++) {
         free(row->clips[k].bytes);
         s2s_audio_release(&row->clips[k].audio);
+        free(row->clips[k].flac);
     }
     free(row->clips);
     free(row->frames);

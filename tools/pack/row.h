@@ -54,6 +54,8 @@ struct pack_clip {
     bool shorter, longer;   /* its file than the manifest says */
     struct s2s_audio audio; /* after pack_row_decode */
     char xxh3[33];          /* of the encoded bytes; empty: not read */
+    void *flac;             /* [flac_bytes] with --audio flac, after pack_row_decode */
+    size_t flac_bytes;
 };
 
 /* A loaded sample. The first thd.n_clips of its clips are in the row: a truncated one lacks the

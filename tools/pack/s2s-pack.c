@@ -122,7 +122,8 @@ static const struct argp_option option_table[] = {
     {"prompt", KEY_PROMPT, "NAME|F", 0,
      "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 3},
     {"audio", KEY_AUDIO, "FORM", 0,
-     "none, path, pcm or mel (default pcm; none with --ids). pcm is I16 where that says all, else "
+     "none, path, pcm, flac or mel (default pcm; none with --ids). pcm is I16 where that says all, "
+     "else "
      "F32",
      3},
     {"encoder-frames", KEY_ENCODER_FRAMES, "HOP,FACTOR|DIR", 0,
@@ -194,8 +195,9 @@ static void parse_split(struct argp_state *state, const char *arg)
 
 static int parse_audio(struct argp_state *state, const char *arg)
 {
-    static const char *const names[] = {"none", "path", "pcm", "mel", NULL};
-    static const int forms[] = {S2S_AUDIO_NONE, S2S_AUDIO_PATH, S2S_AUDIO_PCM, S2S_AUDIO_MEL};
+    static const char *const names[] = {"none", "path", "pcm", "flac", "mel", NULL};
+    static const int forms[] = {S2S_AUDIO_NONE, S2S_AUDIO_PATH, S2S_AUDIO_PCM, S2S_AUDIO_FLAC,
+                                S2S_AUDIO_MEL};
     return forms[s2s_arg_choice(state, "audio", arg, names)];
 }
 

@@ -77,8 +77,8 @@ struct s2s_audio_options {
 
 /*
  * Decode a file, or the bytes of one (borrowed). opt NULL: the defaults. OPEN, FORMAT (no known
- * kind; not finite), TRUNCATED (says what was promised and what is there; also a range behind the
- * end), RANGE (no such channel, no sample at all).
+ * kind), NONFINITE, TRUNCATED (says what was promised and what is there; also a range behind the
+ * end), EMPTY (no byte, or no sample), RANGE (no such channel).
  */
 int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
                           const struct s2s_audio_options *opt, struct s2s_error *err);
@@ -127,6 +127,9 @@ int s2s_audio_resample_to(float *out, int64_t n_out, const float *in, int64_t n,
                           double to_hz, struct s2s_error *err);
 /* Where in n samples sample `at` is when they go on as their mirror image: numpy's "reflect". */
 int64_t s2s_audio_mirrored(int64_t at, int64_t n);
+
+/* Is no sample as large as the smallest step of 16 bits? */
+bool s2s_audio_is_silent(const float *pcm, size_t n);
 
 /* k / 32768 to k and back; the first rounds to nearest and clips. */
 void s2s_audio_to_s16(int16_t *out, const float *in, size_t n);

@@ -458,7 +458,7 @@ int audio_container_check(struct audio_container *container, const unsigned char
 {
     *container = (struct audio_container){.kind = "other", .n_samples = -1, .tail = INT64_MAX};
     if (len == 0)
-        return s2s_error_set(err, S2S_E_TRUNCATED, "the file is empty");
+        return s2s_error_set(err, S2S_E_EMPTY, "the file is empty");
     size_t tag = id3_tag(bytes, len);
     tag = tag < len ? tag : 0;
     int rc = check_by_magic(container, bytes + tag, len - tag, err);

@@ -40,6 +40,20 @@ void s2s_audio_from_s16(float *out, const int16_t *in, size_t n)
         out[i] = (float)in[i] * (1.0f / 32768.0f);
 }
 
+bool s2s_audio_is_silent(const float *pcm, size_t n)
+{
+    enum { BLOCK = 4096 };
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t n_here = n - i < BLOCK ? n - i : BLOCK;
+        float most = 0;
+        for (size_t k = 0; k < n_here; k++)
+            most = fabsf(pcm[i + k]) > most ? fabsf(pcm[i + k]) : most;
+        if (most >= 1.0f / 32768)
+            return false;
+    }
+    return true;
+}
+
 void s2s_audio_release(struct s2s_audio *audio)
 {
     free(audio->data);
@@ -286,7 +300,7 @@ static int check_finite(const float *x, size_t n, struct s2s_error *err)
     size_t i = 0;
     while (isfinite(x[i]))
         i++;
-    return s2s_error_set(err, S2S_E_FORMAT, "sample %zu is %s", i,
+    return s2s_error_set(err, S2S_E_NONFINITE, "sample %zu is %s", i,
                          isnan(x[i]) ? "NaN" : "infinite");
 }
 
@@ -351,14 +365,14 @@ static int find_range(const struct s2s_audio_info *info, const struct s2s_audio_
     *n = opt->duration_s > 0 ? s2s_audio_n_samples(opt->duration_s, rate) : total - *begin;
     int64_t missing = *begin + *n - total;
     if (total == 0)
-        return s2s_error_set(err, S2S_E_RANGE, "no sample in the file");
+        return s2s_error_set(err, S2S_E_EMPTY, "no sample in the file");
     if (*begin >= total || missing > (int64_t)(opt->tolerance_s * rate + 0.5))
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "wanted are %g s from %g s on, the file ends at %g s",
                              (double)(*n > 0 ? *n : 0) / rate, opt->offset_s, (double)total / rate);
     if (missing > 0)
         *n -= missing;
-    return *n > 0 ? 0 : s2s_error_set(err, S2S_E_RANGE, "no sample in the asked range");
+    return *n > 0 ? 0 : s2s_error_set(err, S2S_E_EMPTY, "no sample in the asked range");
 }
 
 /* Samples of the range in the end. */

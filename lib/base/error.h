@@ -26,7 +26,10 @@
     X(COMM, 1, "communication failed") \
     X(NOMEM, 1, "out of memory") \
     X(RULE, 1, "refused by a rule") \
-    X(INTERRUPTED, 1, "interrupted")
+    X(INTERRUPTED, 1, "interrupted") \
+    X(NONFINITE, 1, "not finite") \
+    X(EMPTY, 1, "empty") \
+    X(SILENT, 1, "silent")
 
 enum s2s_errc_index {
     S2S_ERRC_NONE_ = 0,

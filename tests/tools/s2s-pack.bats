@@ -602,6 +602,44 @@ PY
     exits 2 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemmma --tokens 640 -o out2.s2s
 }
 
+@test "each fault of a sample has its policy, its count and its name" {
+    python3 - <<'PY'
+import json, struct, wave
+def wav(name, data, rate=16000, fmt=1, bits=16):
+    n = len(data)
+    open(name, "wb").write(b"RIFF" + struct.pack("<I", 36 + n) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, fmt, 1, rate, rate * bits // 8, bits // 8, bits)
+                           + b"data" + struct.pack("<I", n) + data)
+wav("nan.wav", struct.pack("<3200f", *[0.5] * 3199, float("nan")), fmt=3, bits=32)
+wav("silent.wav", bytes(6400))
+wav("none.wav", b"")
+open("empty.wav", "wb")
+open("text.wav", "w").write("not sound at all, not by a long way\n")
+wav("short.wav", struct.pack("<3200h", *[100] * 3200))
+with open("m.jsonl", "w") as f:
+    for name, dur in [("nan", .2), ("silent", .2), ("none", .2), ("empty", .2), ("absent", .2), ("short", .9), ("text", .2), ("wav/a", 1)]:
+        print(json.dumps({"audio_filepath": name + ".wav", "duration": dur, "text": "x"}), file=f)
+PY
+    local how=(--manifest m.jsonl --tokenizer "$tok" --tokens 64)
+    s2s-pack -q "${how[@]}" --bad skip --report r.json -o out.s2s
+    [ "$(jq -cS .bad r.json)" = '{"absent":1,"empty":2,"not_finite":1,"other":1,"short":1}' ]
+    [ "$(jq -c '[.samples, .warnings.silent, (.skipped | length)]' r.json)" = '[2,1,6]' ]
+    [ "$(jq -c '[.skipped[] | .reason | capture("^m.jsonl:(?<n>[0-9]+)").n] | sort' r.json)" = '["1","3","4","5","6","7"]' ]
+    s2s-pack -q "${how[@]}" --bad skip,silent=skip --report r.json -o out.s2s
+    [ "$(jq -c '[.samples, .bad.silent, .warnings.silent]' r.json)" = '[1,1,0]' ]
+    exits 1 s2s-pack "${how[@]}" --bad skip --bad not_finite=fail -o out2.s2s
+    says "m.jsonl:1: nan.wav: sample 3199 is NaN"
+    exits 1 s2s-pack "${how[@]}" --bad skip,silent=fail -o out2.s2s
+    says "m.jsonl:2: silent.wav: nothing is heard in it"
+    exits 1 s2s-pack "${how[@]}" --bad skip,absent=fail -o out2.s2s
+    says "m.jsonl:5: absent.wav: cannot open"
+    exits 1 s2s-pack "${how[@]}" --bad skip,empty=fail -o out2.s2s
+    says "m.jsonl:3: none.wav: no sample in the file"
+    exits 2 s2s-pack "${how[@]}" --bad skip,nan=fail -o out2.s2s
+    says "--bad 'nan=fail'"
+    exits 2 s2s-pack "${how[@]}" --bad absent=keep -o out2.s2s
+    [ ! -e out2.s2s ]
+}
+
 @test "what is missing of a declared duration is forgiven up to --duration-tolerance, and counted" {
     local how=(--tokenizer "$tok" --tokens 64)
     sample() { echo '{"audio_filepath":"wav/a.wav","duration":'"$1"',"text":"x"'"${2-}"'}'; }

@@ -130,7 +130,7 @@ struct job {
     size_t idx;
     struct pack_record record;
     size_t n_rows, n_items;
-    int64_t n_audio_samples;
+    int64_t n_audio_samples, n_silent;
     struct pack_bad *bad; /* [n_bad], with --bad skip */
     size_t n_bad, cap_bad;
 };
@@ -194,7 +194,7 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
 static void note_bad(struct job *job, const struct s2s_error *err)
 {
     s2s_grow(&job->bad, job->n_bad, &job->cap_bad, sizeof *job->bad);
-    job->bad[job->n_bad++] = (struct pack_bad){NULL, s2s_xstrdup(err->text)};
+    job->bad[job->n_bad++] = (struct pack_bad){NULL, s2s_xstrdup(err->text), err->code};
 }
 
 static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
@@ -210,12 +210,14 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
     for (size_t i = 0; i < job->n_items; i++) {
         const struct pack_item *item = &plan->items[members[i]];
         rc = load_row(&rows[job->n_rows], packer->loader, item, plan->capacity, err);
-        if (rc < 0 && !packer->opt->skip_bad)
+        if (rc < 0 && packer->opt->bad[pack_fault_of(rc)] != PACK_SKIP)
             break;
-        if (rc < 0)
+        if (rc < 0) {
             note_bad(job, err);
-        else
+        } else {
+            job->n_silent += pack_row_silent(&rows[job->n_rows]);
             job->n_audio_samples += rows[job->n_rows++].thd.n_clips > 0 ? item->n_samples : 0;
+        }
         rc = 0;
     }
     if (rc == 0 && job->n_rows > 0)
@@ -239,6 +241,7 @@ static void add_totals(struct pack_totals *t, const struct job *job)
     t->n_slots += (int64_t)p->n_slots;
     t->n_padded_batch_slots += (int64_t)p->n_seqs * longest;
     t->n_audio_samples += job->n_audio_samples;
+    t->n_silent += job->n_silent;
     s2s_salm_counts_add(&t->counts, &p->counts);
 }
 
@@ -250,7 +253,7 @@ static int write_pack(void *ctx, void *ptr, struct s2s_error *err)
     int rc = 0;
     for (size_t i = 0; i < job->n_bad; i++) {
         struct s2s_error bad = S2S_ERROR_INIT;
-        s2s_error_set(&bad, S2S_E_FORMAT, "%s", job->bad[i].text);
+        s2s_error_set(&bad, job->bad[i].code, "%s", job->bad[i].text);
         pack_plan_bad(packer->plan, job->bad[i].id, &bad);
     }
     if (job->n_rows > 0) {

@@ -23,6 +23,21 @@ enum pack_input {
     PACK_INPUT_WEBDATASET,
     PACK_INPUT_CFG
 };
+/* What is wrong with a sample. */
+enum pack_fault {
+    PACK_FAULT_OTHER, /* its line, its text; sound that cannot be read */
+    PACK_FAULT_ABSENT,
+    PACK_FAULT_SHORT,
+    PACK_FAULT_NONFINITE,
+    PACK_FAULT_EMPTY,
+    PACK_FAULT_SILENT,
+    PACK_N_FAULTS
+};
+enum pack_policy { PACK_FAIL, PACK_SKIP, PACK_KEEP };
+extern const char *const pack_fault_names[PACK_N_FAULTS];
+/* The fault that an error code is about. */
+enum pack_fault pack_fault_of(int code);
+
 enum pack_too_long { PACK_TOO_LONG_FAIL, PACK_TOO_LONG_TRUNCATE, PACK_TOO_LONG_SKIP };
 
 struct pack_options {
@@ -39,7 +54,8 @@ struct pack_options {
     const char *tokenizer, *prompt;
     int64_t max_tokens, batch_size; /* one of them is 0 */
     enum pack_too_long too_long;
-    bool skip_bad, plan, strict_sp;
+    enum pack_policy bad[PACK_N_FAULTS]; /* what becomes of a sample that has the fault */
+    bool plan, strict_sp;
     bool drop_pad_labels; /* ids equal to the padding's get no label, as in NeMo */
     const char *report;
     enum s2s_bin_algorithm algorithm;
@@ -61,8 +77,15 @@ struct pack_options {
     { \
         .common = S2S_COMMON_DEFAULT, .filter = PACK_FILTER_DEFAULT, .algorithm = S2S_BINS_FFD, \
         .cp_size = 1, .tp_size = 1, .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, \
-        .epochs = 1, .tolerance_s = 0.5 \
+        .epochs = 1, .tolerance_s = 0.5, .bad = { \
+            [PACK_FAULT_SILENT] = PACK_KEEP \
+        } \
     }
+
+/* "fail", "skip" (all but silence), or "FAULT=fail|skip" with commas; silence may also be kept,
+ * which is the default. ARG. */
+int pack_policy_parse(enum pack_policy policy[PACK_N_FAULTS], const char *text,
+                      struct s2s_error *err);
 
 int pack_run(const struct pack_options *opt, struct s2s_error *err);
 

@@ -30,7 +30,7 @@ void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_erro
     s2s_warn("pack", "left out: %s", err->text);
     s2s_grow(&plan->bad, plan->n_bad, &plan->cap_bad, sizeof *plan->bad);
     plan->bad[plan->n_bad++] =
-        (struct pack_bad){id ? s2s_xstrdup(id) : NULL, s2s_xstrdup(err->text)};
+        (struct pack_bad){id ? s2s_xstrdup(id) : NULL, s2s_xstrdup(err->text), err->code};
 }
 
 /* ---- lengths: batches of places are measured on threads and taken in order ---- */
@@ -79,7 +79,7 @@ static int next_batch(void *ctx, void **item, struct s2s_error *err)
         /* what is another part's is not even looked at */
         batch->n_places += rc > 0 && survey->n_places++ % opt->split_n == opt->split_idx;
     }
-    if (rc < 0 && survey->opt->skip_bad) {
+    if (rc < 0 && survey->opt->bad[pack_fault_of(rc)] == PACK_SKIP) {
         batch->broken = s2s_xmalloc(sizeof *err);
         *batch->broken = *err;
     } else if (rc < 0 || batch->n_places == 0) {
@@ -250,7 +250,7 @@ static void note_unlabelled(struct pack_plan *plan, struct measured *m)
         s2s_warn("pack", "%s", m->err->text);
     s2s_grow(&plan->unlabelled, plan->n_unlabelled, &plan->cap_unlabelled,
              sizeof *plan->unlabelled);
-    plan->unlabelled[plan->n_unlabelled++] = (struct pack_bad){m->id, s2s_xstrdup(m->err->text)};
+    plan->unlabelled[plan->n_unlabelled++] = (struct pack_bad){m->id, s2s_xstrdup(m->err->text), 0};
     m->id = NULL;
 }
 
@@ -271,7 +271,8 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
     } else if (m->what == MEASURED_FILTERED) {
         plan->n_filtered[m->filtered]++;
     } else if (m->what != MEASURED_MARKED) {
-        if (is_too_long ? survey->opt->too_long == PACK_TOO_LONG_FAIL : !survey->opt->skip_bad) {
+        if (is_too_long ? survey->opt->too_long == PACK_TOO_LONG_FAIL
+                        : survey->opt->bad[pack_fault_of(m->err->code)] != PACK_SKIP) {
             *err = *m->err;
             return err->code;
         }

@@ -10,6 +10,7 @@
 struct pack_bad {
     char *id;   /* NULL: not known */
     char *text; /* "file:line: reason" */
+    int code;   /* of its error */
 };
 
 struct pack_plan {

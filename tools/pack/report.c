@@ -28,6 +28,19 @@ static json_t *named(const struct pack_bad *list, size_t n)
     return names;
 }
 
+/* How many samples were left out for each fault that there was. */
+static json_t *count_faults(const struct pack_plan *plan)
+{
+    json_int_t n[PACK_N_FAULTS] = {0};
+    json_t *counts = json_object();
+    for (size_t i = 0; i < plan->n_bad; i++)
+        n[pack_fault_of(plan->bad[i].code)]++;
+    for (size_t k = 0; k < PACK_N_FAULTS; k++)
+        if (n[k] > 0)
+            json_object_set_new(counts, pack_fault_names[k], json_integer(n[k]));
+    return counts;
+}
+
 static json_t *report_json(const struct pack_totals *t, const struct pack_plan *plan,
                            const struct pack_loader *loader)
 {
@@ -44,6 +57,7 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
     json_object_set_new(report, "fill", json_real(share(t->n_tokens, slots_of(t, plan))));
     json_object_set_new(report, "hours", json_real(hours_of(t, loader)));
     json_object_set_new(report, "skipped", named(plan->bad, plan->n_bad));
+    json_object_set_new(report, "bad", count_faults(plan));
     json_object_set_new(report, "truncated_without_label",
                         named(plan->unlabelled, plan->n_unlabelled));
     json_object_set_new(report, "marked_skipme", json_integer(plan->n_marked));
@@ -55,13 +69,13 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
                         json_pack("{s:I, s:I}", "skipped", (json_int_t)plan->n_too_long,
                                   "truncated", (json_int_t)plan->n_truncated));
     json_object_set_new(report, "warnings",
-                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "first_token_supervised",
+                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "first_token_supervised",
                                   (json_int_t)t->counts.first_supervised, "pad_id_labels_dropped",
                                   (json_int_t)t->counts.pad_labels, "pad_id_leading_stripped",
                                   (json_int_t)t->counts.pad_stripped, "sp_misaligned_packs",
                                   (json_int_t)t->counts.sp_misaligned, "shorter_than_manifest",
                                   (json_int_t)plan->n_shorter, "longer_than_manifest",
-                                  (json_int_t)plan->n_longer));
+                                  (json_int_t)plan->n_longer, "silent", (json_int_t)t->n_silent));
     json_object_set_new(report, "seconds",
                         json_pack("{s:f, s:f}", "plan", t->plan_s, "pack", t->pack_s));
     return report;
@@ -90,6 +104,9 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
             "%lld packs have T / cp that is no multiple of tp = %d, which sequence parallelism "
             "needs: --strict-sp makes it one",
             (long long)c->sp_misaligned, opt->tp_size);
+    if (t->n_silent)
+        s2s_warn("pack", "%lld clips are silent (--bad silent=skip leaves them out)",
+                 (long long)t->n_silent);
     if (plan->n_shorter)
         s2s_warn("pack",
                  "%lld files are up to %g s shorter than their manifest says; what is there is "

@@ -175,6 +175,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.strict_sp = opt->strict_sp;
     loader->layout = opt->layout;
     loader->tolerance_s = opt->tolerance_s;
+    loader->refuses_silence = opt->bad[PACK_FAULT_SILENT] != PACK_KEEP;
     loader->perturb = opt->perturb;
     loader->seed = (uint64_t)opt->common.seed;
     loader->salm.keep_pad_labels = !opt->drop_pad_labels;
@@ -429,6 +430,9 @@ static int decode_clip(struct pack_clip *clip, const struct pack_loader *loader,
                              "%s: %zu samples were decoded, the header promises %lld", name_of(s),
                              clip->audio.n_samples, (long long)clip->n_samples);
     memcpy(clip->xxh3, clip->audio.xxh3, sizeof clip->xxh3);
+    clip->is_silent = s2s_audio_is_silent(clip->audio.data, clip->audio.n_samples);
+    if (clip->is_silent && loader->refuses_silence)
+        return s2s_error_set(err, S2S_E_SILENT, "%s: nothing is heard in it", name_of(s));
     return loader->audio == S2S_AUDIO_FLAC
                ? s2s_audio_encode(&clip->flac, &clip->flac_bytes, &clip->audio, S2S_AUDIO_FILE_FLAC,
                                   err)
@@ -456,6 +460,14 @@ void pack_row_release(struct pack_row *row)
     free(row->frames);
     s2s_sample_release(&row->sample);
     s2s_rendered_release(&row->rendered);
+}
+
+int64_t pack_row_silent(const struct pack_row *row)
+{
+    int64_t n = 0;
+    for (size_t k = 0; k < row->thd.n_clips && row->clips; k++)
+        n += row->clips[k].is_silent;
+    return n;
 }
 
 int64_t pack_row_samples(const struct pack_row *row)

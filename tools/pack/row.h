@@ -22,7 +22,8 @@ struct pack_loader {
     struct s2s_mel_config mel_config;
     struct s2s_mel *mel;
     struct s2s_audio_known *known; /* long recordings of many samples */
-    double tolerance_s;            /* what may be missing of a declared duration */
+    bool refuses_silence;
+    double tolerance_s; /* what may be missing of a declared duration */
     struct s2s_audio_perturb perturb;
     uint64_t seed;
     int hop, factor; /* samples a mel frame, mel frames an encoder frame */
@@ -51,6 +52,7 @@ struct pack_clip {
     struct s2s_audio_options range;
     struct s2s_audio_info info;
     int64_t n_samples;
+    bool is_silent;
     bool shorter, longer;   /* its file than the manifest says */
     struct s2s_audio audio; /* after pack_row_decode */
     char xxh3[33];          /* of the encoded bytes; empty: not read */
@@ -78,6 +80,8 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
 int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err);
 void pack_row_release(struct pack_row *row);
 
+/* Clips of the row in which nothing is heard. */
+int64_t pack_row_silent(const struct pack_row *row);
 /* Samples of the clips that are in the row, at the rate of the features. */
 int64_t pack_row_samples(const struct pack_row *row);
 /* The text of the sample, or NULL. */

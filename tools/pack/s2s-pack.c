@@ -103,7 +103,9 @@ static const struct argp_option option_table[] = {
      "All samples N times, each time in an order and packs of its own "
      "(default 1)",
      1},
-    {"bad", KEY_BAD, "fail|skip", 0, "What to do with a sample that cannot be read (default fail)",
+    {"bad", KEY_BAD, "[FAULT=]fail|skip", 0,
+     "What to do with a bad sample (default fail); FAULT: absent, short, not_finite, empty, silent "
+     "(default silent=keep), other",
      1},
     {"duration-tolerance", KEY_DURATION_TOLERANCE, "S", 0,
      "Seconds that sound may lack of what is declared before it is bad (default 0.5)", 1},
@@ -239,10 +241,16 @@ static void check_options(struct argp_state *state)
         argp_error(state, "--min-bins and --bins-multiple go with --tokens");
 }
 
+static void parse_bad(struct argp_state *state, const char *arg)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (pack_policy_parse(((struct pack_options *)state->input)->bad, arg, &err) < 0)
+        argp_error(state, "--bad %s", err.text);
+}
+
 /* Options that take a word of a list. */
 static error_t parse_choice(int key, char *arg, struct argp_state *state)
 {
-    static const char *const bad[] = {"fail", "skip", NULL};
     static const char *const pad_labels[] = {"keep", "drop", NULL};
     static const char *const too_long[] = {"fail", "truncate", "skip", NULL};
     struct pack_options *opt = state->input;
@@ -252,7 +260,7 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
             (enum s2s_thd_layout)s2s_arg_choice(state, "layout", arg, s2s_thd_layouts);
         return 0;
     case KEY_BAD:
-        opt->skip_bad = s2s_arg_choice(state, "bad", arg, bad) == 1;
+        parse_bad(state, arg);
         return 0;
     case KEY_PAD_LABELS:
         opt->drop_pad_labels = s2s_arg_choice(state, "pad-labels", arg, pad_labels) == 1;

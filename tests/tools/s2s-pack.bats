@@ -793,6 +793,40 @@ PY
     no_litter out
 }
 
+@test "parts that fail and are made again, side by side, are the bytes of parts made in a row" {
+    local i
+    for i in 1 2 3 4; do sed "s|\"text\": \"|&$i |" m.jsonl; done >many.jsonl
+    part() { s2s-pack -q -j 1 --manifest many.jsonl --tokenizer "$tok" --tokens 128 --pcm i16 --split "$1/3" --report "$2/$1.json" -o "$2/$1.s2s"; }
+    mkdir row once
+    for i in 0 1 2; do part $i row; done
+    (ulimit -f 8; exits 1 part 1 once) # a part for which the disk has no room
+    [ ! -e once/1.s2s ]
+    for i in 2 1 0; do part $i once & done
+    wait
+    for i in 0 1 2; do cmp row/$i.s2s once/$i.s2s; done
+    s2s-shard cat -q -o row.s2s row/*.s2s
+    s2s-shard cat -q -o once.s2s once/*.s2s
+    cmp row.s2s once.s2s
+    values once.s2s | sed -n 's/^[0-9]* texts //p' | jq -r '.[]' | sort | cmp - <(jq -r .text many.jsonl | sort)
+    s2s-pack report -o all.json once/*.json
+    s2s-pack -q --manifest many.jsonl --tokenizer "$tok" --tokens 128 --report whole.json -o whole.s2s
+    for key in samples samples_read real_tokens too_long skipped; do
+        [ "$(jq -c .$key all.json)" = "$(jq -c .$key whole.json)" ]
+    done
+    jq -e --slurpfile w whole.json '(.hours - $w[0].hours | fabs) < 1e-9' all.json
+    jq -e '.fill == .real_tokens / (.packs * .tokens) and .packs >= 3' all.json
+    s2s-pack report --plot padding.svg whole.json >/dev/null
+    grep -q 'padding [0-9.]* % -> [0-9.]* %' padding.svg
+    # reports of packs of another size, and what is none
+    s2s-pack -q --ids ids.jsonl --tokens 32 --plan --report other.json >/dev/null
+    exits 1 s2s-pack report whole.json other.json
+    says "other.json: of packs of 32 slots"
+    echo '{}' >none.json
+    exits 1 s2s-pack report none.json
+    says "no report of s2s-pack"
+    exits 2 s2s-pack report absent.json
+}
+
 @test "split, shuffle and epochs cover each sample as often as they should" {
     for i in $(seq 0 9); do echo "{\"id\":\"s$i\",\"input_ids\":[$((i + 1))]}"; done >ten.jsonl
     ids_of() { values "$1" | grep ' ids ' | cut -d' ' -f3 | jq -r '.[]' | tr '\n' ' '; }

@@ -63,7 +63,8 @@ struct pack_options {
     struct s2s_layout layout;
     int64_t lookahead; /* 0, or samples that are held, in the place of the algorithm */
     int64_t min_bins, bins_multiple;
-    int64_t pad_id;             /* -1: the tokenizer's */
+    int64_t pad_id; /* -1: the tokenizer's */
+    enum pack_pcm { PACK_PCM_AUTO, PACK_PCM_I16, PACK_PCM_F32 } pcm;
     int audio;                  /* enum s2s_audio_form, -1: pcm, none with ids */
     const char *encoder_frames; /* HOP,FACTOR or a folder or file; NULL: 160,8 */
     int64_t split_idx, split_n; /* every split_n-th sample, from split_idx */
@@ -89,7 +90,8 @@ int pack_policy_parse(enum pack_policy policy[PACK_N_FAULTS], const char *text,
 
 int pack_run(const struct pack_options *opt, struct s2s_error *err);
 
-/* `s2s-pack bins`, with its own command line. */
+/* `s2s-pack bins` and `s2s-pack report`, with their own command lines. */
 int pack_bins(int argc, char **argv, struct s2s_error *err);
+int pack_merge(int argc, char **argv, struct s2s_error *err);
 
 #endif

@@ -445,6 +445,8 @@ int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
         if (rc == 0)
             rc = add_epoch(plan, first, opt, epoch, err);
     }
+    if (opt->pcm != PACK_PCM_AUTO)
+        plan->exact16 = opt->pcm == PACK_PCM_I16;
     if (rc < 0)
         pack_plan_release(plan);
     return rc;

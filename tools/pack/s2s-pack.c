@@ -53,6 +53,7 @@ enum {
     KEY_PAD_ID,
     KEY_PAD_LABELS,
     KEY_AUDIO,
+    KEY_PCM,
     KEY_ENCODER_FRAMES,
     KEY_SPLIT,
     KEY_SHUFFLE,
@@ -123,6 +124,8 @@ static const struct argp_option option_table[] = {
     {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json", 3},
     {"prompt", KEY_PROMPT, "NAME|F", 0,
      "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 3},
+    {"pcm", KEY_PCM, "auto|i16|f32", 0,
+     "Type of waveforms (default auto); parts of a corpus that are to be joined say it", 3},
     {"audio", KEY_AUDIO, "FORM", 0,
      "none, path, pcm, flac or mel (default pcm; none with --ids). pcm is I16 where that says all, "
      "else "
@@ -251,6 +254,7 @@ static void parse_bad(struct argp_state *state, const char *arg)
 /* Options that take a word of a list. */
 static error_t parse_choice(int key, char *arg, struct argp_state *state)
 {
+    static const char *const pcm[] = {"auto", "i16", "f32", NULL};
     static const char *const pad_labels[] = {"keep", "drop", NULL};
     static const char *const too_long[] = {"fail", "truncate", "skip", NULL};
     struct pack_options *opt = state->input;
@@ -271,6 +275,9 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
     case KEY_ALGORITHM:
         opt->algorithm =
             (enum s2s_bin_algorithm)s2s_arg_choice(state, "algorithm", arg, s2s_thd_bin_algorithms);
+        return 0;
+    case KEY_PCM:
+        opt->pcm = (enum pack_pcm)s2s_arg_choice(state, "pcm", arg, pcm);
         return 0;
     case KEY_AUDIO:
         opt->audio = parse_audio(state, arg);
@@ -481,7 +488,8 @@ static const struct argp pack_argp = {
     .options = option_table,
     .parser = parse_option,
     .args_doc = "[INPUT...]\nbins --tokens N [OPTION...] [LENGTHS.txt]\n"
-                "tokenize --tokenizer F [OPTION...] [FILE]",
+                "tokenize --tokenizer F [OPTION...] [FILE]\n"
+                "report [--plot F.svg] [-o ALL.json] REPORT.json...",
     .doc =
         "Tokenize, measure and pack samples into THD rows without padding between them, as a "
         "stream."
@@ -489,7 +497,8 @@ static const struct argp pack_argp = {
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 -o a.s2s\n"
         "  s2s-pack --ids rows.jsonl --tokens 4096 --cp 2 | s2s-shard ls -\n"
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 --plan\n\n"
-        "bins packs bare lengths, tokenize turns lines into ids; each has its own --help.\n\n"
+        "bins packs bare lengths, tokenize turns lines into ids, report adds up reports of parts; "
+        "each has its own --help.\n\n"
         "Exit status: 0 done, 1 a sample is bad or a write failed, 2 bad command line or an input "
         "that cannot be opened.\n"
         "See also: s2s-shard(1), s2s-cpshard(1), s2s-encode(1)",
@@ -498,6 +507,7 @@ static const struct argp pack_argp = {
 static const struct s2s_command commands[] = {
     {.name = "bins", .run = pack_bins},
     {.name = "tokenize", .run = pack_tokenize},
+    {.name = "report", .run = pack_merge},
     {0},
 };
 

@@ -97,7 +97,7 @@ right=$(sed -n 's/.*not seen in training: \(.*\) words right/\1/p' "$out/words-t
 
 step "Done in $((SECONDS - start)) s"
 cat <<END
-  What they can do in three minutes: a model of three million parameters that heard sixteen minutes of one voice. Told what was said so far, it
+  What three minutes can do: a model of three million parameters that heard sixteen minutes of one voice. Told what was said so far, it
   names the next letter of the prompts it was trained on $accuracy times in a hundred, and it listens: with the sound of another prompt its
   loss is higher.
   What one minute more can: a second model writes down single words of this voice, and of those recordings as they are, of which it knows only

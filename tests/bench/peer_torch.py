@@ -247,10 +247,10 @@ def main():
                            "mixed": (encoder, mixed_step, "audio-s/s"), "salm": (Salm, salm_step, "tokens/s"), "nemotron": (Nemotron, nemotron_step, "tokens/s")}[what]
     model = make().to(torch.bfloat16 if PRECISION == "bf16-true" else torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    rates = []
+    rates, amounts, cpu_s = [], 0, 0
     for step in range(STEPS + 1):  # the first one touches fresh memory and is not counted
         loss_of, amount = step_of(model, rng)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16-mixed"):
             loss = loss_of()
         loss.backward()
@@ -258,7 +258,8 @@ def main():
         optimizer.zero_grad(set_to_none=False)
         if step:
             rates.append(amount / (time.perf_counter() - start))
-    print(f"torch {torch.__version__} {what} {PRECISION}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f}), peak "
+            amounts, cpu_s = amounts + amount, cpu_s + time.process_time() - cpu
+    print(f"torch {torch.__version__} {what} {PRECISION}: {statistics.median(rates):.1f} {unit} (best {max(rates):.1f}), {amounts / cpu_s:.1f} a cpu-second, peak "
           f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
 
 

@@ -39,6 +39,8 @@ LDFLAGS_ALL := $(OPT) -fopenmp -pthread -Wl,--as-needed $(LDFLAGS)
 # The old kind of rpath is the program's, whoever calls dlopen for it (under ASan libasan does).
 MPI_SRC := lib/mesh/mpi.c lib/mesh/combine.c
 MPI_LIB := $(BIN)/libs2s-mpi.so
+# what reads a tokenizer.model, where sentencepiece is installed: C++, so a library of its own that is opened when it is needed
+SP_LIB := $(if $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h),$(BIN)/libs2s-sentencepiece.so)
 LOADS_MPI := -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/s2s:$$ORIGIN'
 LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
 # The GPU's kernels: a library of their own, opened when a device is asked for by that name. Code of the newest of these serves newer GPUs of its generation,
@@ -75,7 +77,7 @@ symbol = $(subst -,_,$(level))
 
 .PHONY: all doc-rules setup units fuzzers benches clean FORCE
 .SECONDARY:
-all: $(PROGRAMS) $(MPI_LIB) $(if $(filter 1,$(CUDA)),$(CUDA_LIB))
+all: $(PROGRAMS) $(MPI_LIB) $(SP_LIB) $(if $(filter 1,$(CUDA)),$(CUDA_LIB))
 
 define compile
 	$(call say,CC,$<)
@@ -104,6 +106,11 @@ $(MPI_LIB): $(call obj,$(MPI_SRC))
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -o $@ $^ $(MPI_LIBS)
+
+$(BIN)/libs2s-sentencepiece.so: lib/text/sentencepiece.cc lib/text/sentencepiece.h
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(CXXFLAGS_ALL) -fvisibility-inlines-hidden -shared -o $@ $< $(LDFLAGS) -lsentencepiece
 
 $(BUILD)/cuda/%.o: kernels/cuda/%.cu
 	$(call say,NVCC,$<)
@@ -173,7 +180,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/rep
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-units: $(UNITS) $(MPI_LIB) $(EMU_LIB) $(NCCL_HOST) $(BUILD)/tests/gpu/gpu_bench
+units: $(UNITS) $(MPI_LIB) $(SP_LIB) $(EMU_LIB) $(NCCL_HOST) $(BUILD)/tests/gpu/gpu_bench
 fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
 benches: $(BENCH_SRC:%.c=$(BUILD)/%) $(MPI_LIB)
 
@@ -272,6 +279,7 @@ install: all man completions
 	for file in $(COMPLETIONS); do install -D -m 644 $(BUILD)/share/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -D -m 644 $(MPI_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(MPI_LIB))
+	$(if $(SP_LIB),install -D -m 644 $(SP_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(SP_LIB)))
 	[ ! -e $(CUDA_LIB) ] || install -D -m 644 $(CUDA_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(CUDA_LIB))
 	for page in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} $$page || exit 1; done
 

@@ -328,6 +328,8 @@ int s2s_prompt_open(struct s2s_prompt **out, const char *name_or_file, struct s2
     if (rc == 0 && !prompt->jinja)
         rc = check_roles(prompt, err);
     if (rc == 0)
+        rc = text_sp_find_controls(tok, err);
+    if (rc == 0)
         rc = set_audio_tag(prompt, audio_tag, err);
     if (rc < 0) {
         s2s_prompt_free(prompt);

@@ -394,6 +394,25 @@ void text_trie_add(struct text_trie *trie, const char *key, size_t len, int32_t 
 int32_t text_trie_find(const struct text_trie *trie, struct text_span *match, const char *text,
                        size_t len, size_t from);
 
+/* ---- tokenizer.model of sentencepiece, by its own library ---- */
+
+struct text_sp;
+
+/* From the bytes of the file; gives the tokens to tok, too. UNSUPPORTED: the library is not there;
+ * FORMAT. */
+int text_sp_open(struct s2s_tokenizer *tok, const char *bytes, size_t len, struct s2s_error *err);
+void text_sp_close(struct text_sp *sp);
+/* Appends the ids of text and, unless NULL, where in it each one's bytes end. */
+int text_sp_encode(const struct text_sp *sp, struct s2s_ids *ids, struct s2s_ids *ends,
+                   const char *text, size_t len, struct s2s_error *err);
+/* Appends the text of ids, which are all of the model. */
+int text_sp_decode(const struct text_sp *sp, struct s2s_buf *out, const int32_t *ids, size_t n,
+                   struct s2s_error *err);
+int32_t text_sp_size(const struct text_sp *sp);
+/* Prompts write control pieces as text, which sentencepiece itself never takes for them: from now
+ * on they are found. Nothing where tok is no model of sentencepiece. */
+int text_sp_find_controls(struct s2s_tokenizer *tok, struct s2s_error *err);
+
 /* ---- the whole ---- */
 
 struct text_token {
@@ -418,6 +437,8 @@ struct s2s_tokenizer {
     struct text_normals normals;
     struct text_splits splits;
     struct text_model model;
+    struct text_sp
+        *sp; /* does the work of normalizers, pre-tokenizers, model and decoders; or NULL */
     struct text_decoders decoders;
     bool has_decoder, decodes_bytes; /* decodes_bytes: by ByteLevel alone */
     struct text_added *added;

@@ -121,6 +121,7 @@ void s2s_tokenizer_free(struct s2s_tokenizer *tok)
     text_normals_release(&tok->normals);
     text_splits_release(&tok->splits);
     text_model_release(&tok->model);
+    text_sp_close(tok->sp);
     text_decoders_release(&tok->decoders);
     for (size_t i = 0; i < tok->n_added; i++)
         free(tok->added[i].content);
@@ -161,17 +162,27 @@ static void guess_roles(struct s2s_tokenizer *tok)
     tok->pad = first_of(tok, pad, sizeof pad / sizeof *pad);
 }
 
+/* Whether bytes begin as a model of sentencepiece does: with a piece (field 1, a message) whose
+ * first field is its text. */
+static bool is_sentencepiece(const char *bytes, size_t len)
+{
+    return len > 4 && bytes[0] == '\n' && (unsigned char)bytes[1] < 0x80 && bytes[2] == '\n' &&
+           (unsigned char)bytes[3] < (unsigned char)bytes[1];
+}
+
 int s2s_tokenizer_parse(struct s2s_tokenizer **out, const char *json, size_t len,
                         struct s2s_error *err)
 {
     struct s2s_tokenizer *tok = tokenizer_new();
-    int rc = text_tokenizer_load(tok, json, len, err);
+    const bool is_sp = is_sentencepiece(json, len);
+    int rc = is_sp ? text_sp_open(tok, json, len, err) : text_tokenizer_load(tok, json, len, err);
     if (rc < 0) {
         s2s_tokenizer_free(tok);
         return rc;
     }
     s2s_xxh3_128_hex(tok->digest, json, len);
-    guess_roles(tok);
+    if (!is_sp)
+        guess_roles(tok);
     *out = tok;
     return 0;
 }
@@ -303,6 +314,15 @@ int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_
     if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
         return open_file(out, path, err);
     char *inside = s2s_xasprintf("%s/tokenizer.json", path);
+    if (!s2s_is_there(AT_FDCWD, inside)) {
+        char *model = s2s_xasprintf("%s/tokenizer.model", path);
+        if (s2s_is_there(AT_FDCWD, model)) {
+            char *swap = inside;
+            inside = model;
+            model = swap;
+        }
+        free(model);
+    }
     int rc = open_file(out, inside, err);
     free(inside);
     return rc;
@@ -412,6 +432,8 @@ static int encode_stretch(const struct s2s_tokenizer *tok, struct text_worker *w
                           struct s2s_ids *ids, const char *text, size_t len, bool is_start,
                           struct s2s_error *err)
 {
+    if (tok->sp)
+        return text_sp_encode(tok->sp, ids, NULL, text, len, err);
     int rc = text_normals_run(&tok->normals, &worker->normal, text, len, 0, err);
     if (rc < 0)
         return rc;
@@ -499,6 +521,18 @@ static int count_piece(const struct s2s_tokenizer *tok, struct text_worker *work
     return rc;
 }
 
+static int count_sp(const struct s2s_tokenizer *tok, size_t *n_ended, const char *text, size_t len,
+                    size_t place, struct s2s_error *err)
+{
+    struct s2s_ids ids = S2S_IDS_INIT, ends = S2S_IDS_INIT;
+    int rc = text_sp_encode(tok->sp, &ids, &ends, text, len, err);
+    for (size_t i = 0; i < ends.len; i++)
+        *n_ended += (size_t)ends.data[i] <= place;
+    s2s_ids_release(&ids);
+    s2s_ids_release(&ends);
+    return rc;
+}
+
 /* Adds how many ids of a stretch without raw added tokens end at or before its byte `place`. */
 static int count_stretch(const struct s2s_tokenizer *tok, struct text_worker *worker,
                          size_t *n_ended, const char *text, struct text_span stretch, size_t place,
@@ -506,6 +540,9 @@ static int count_stretch(const struct s2s_tokenizer *tok, struct text_worker *wo
 {
     if (place <= stretch.begin)
         return 0;
+    if (tok->sp)
+        return count_sp(tok, n_ended, text + stretch.begin, stretch.end - stretch.begin,
+                        place - stretch.begin, err);
     int rc = text_normals_run(&tok->normals, &worker->normal, text + stretch.begin,
                               stretch.end - stretch.begin, place - stretch.begin, err);
     if (rc < 0)
@@ -601,9 +638,33 @@ static int gather(const struct s2s_tokenizer *tok, struct s2s_buf *bytes,
     return 0;
 }
 
+/* Stretches of the model's ids by its library, between tokens that were added. */
+static int decode_sp(const struct s2s_tokenizer *tok, struct s2s_buf *out, const int32_t *ids,
+                     size_t n_ids, bool skip_special, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0, end; i < n_ids && rc == 0; i = end) {
+        for (end = i; end < n_ids && ids[end] >= 0 && ids[end] < text_sp_size(tok->sp);)
+            end++;
+        if (end > i) {
+            rc = text_sp_decode(tok->sp, out, ids + i, end - i, err);
+            continue;
+        }
+        const char *token = s2s_tokenizer_token(tok, ids[i], NULL);
+        if (!token)
+            return s2s_error_set(err, S2S_E_RANGE, "token %zu: no token has the id %d", i, ids[i]);
+        if (!skip_special)
+            s2s_buf_puts(out, token);
+        end = i + 1;
+    }
+    return rc;
+}
+
 int s2s_tokenizer_decode(const struct s2s_tokenizer *tok, struct s2s_buf *out, const int32_t *ids,
                          size_t n_ids, bool skip_special, struct s2s_error *err)
 {
+    if (tok->sp)
+        return decode_sp(tok, out, ids, n_ids, skip_special, err);
     struct text_worker *worker = borrow_worker(tok->pool);
     struct text_strings *strings = &worker->strings;
     int rc;

@@ -33,9 +33,11 @@ void s2s_ids_clear(struct s2s_ids *ids);   /* empties, keeps the memory */
 void s2s_ids_release(struct s2s_ids *ids); /* frees the memory */
 
 /*
- * Reads tokenizer.json, or that of a folder; a tokenizer_config.json beside it names bos, eos and
- * pad and has a chat template, unless there is a chat_template.jinja. OPEN, FORMAT, UNSUPPORTED
- * (names the place in the file and what it asks for). Gives: free with s2s_tokenizer_free.
+ * Reads tokenizer.json, a tokenizer.model of sentencepiece (by its own library, with its ids and
+ * texts, no bos or eos added), or that of a folder; a tokenizer_config.json beside it names bos,
+ * eos and pad and has a chat template, unless there is a chat_template.jinja. OPEN, FORMAT,
+ * UNSUPPORTED (names the place in the file and what it asks for). Gives: free with
+ * s2s_tokenizer_free.
  */
 int s2s_tokenizer_open(struct s2s_tokenizer **tok, const char *path, struct s2s_error *err);
 /* The same from bytes (borrowed); bos, eos and pad are those of well-known names. */

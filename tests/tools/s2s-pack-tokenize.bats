@@ -145,3 +145,25 @@ PY
     exits 1 bash -c "s2s-pack tokenize --tokenizer folder --prompt chat:llama3 <<<'[{\"role\": 1}]'"
     says "stdin:1: message 0: no role"
 }
+
+@test "a tokenizer.model gives what sentencepiece gives, or says that it is not there" {
+    model=$ROOT/tests/oracle/text/sentencepiece
+    cp "$(command -v s2s-pack)" alone
+    exits 1 bash -c "./alone tokenize --tokenizer '$model/tokenizer.model' <<<'a'"
+    says "a tokenizer.model is read by sentencepiece, which is not there"
+    says "libsentencepiece-dev"
+    printf '\n\011\n\007not one' >broken.model
+    [ -e "$S2S_BIN/libs2s-sentencepiece.so" ] || skip "no sentencepiece"
+    exits 1 bash -c "s2s-pack tokenize --tokenizer broken.model <<<'a'"
+    says "broken.model: no model of sentencepiece"
+    jq -c '.[].text' "$model/strings.json" | s2s-pack tokenize --tokenizer "$model" --json >ids
+    jq -c '.[] | {ids: .ids}' "$model/strings.json" >want
+    alike "$(jq -c . ids)" "$(cat want)"
+    s2s-pack tokenize --tokenizer "$model" --json --decode want | jq -c . >texts
+    alike "$(cat texts)" "$(jq -c '.[].decoded' "$model/strings.json")"
+    # a conversation, whose own tokens stand between the pieces
+    echo '[{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "jumps"}]' >talk
+    s2s-pack tokenize --tokenizer "$model" --prompt chat:llama2 --json talk >row
+    jq -c '[.ids, .loss_mask] | transpose | map(select(.[1] == 1)[0]) | {ids: .}' row | s2s-pack tokenize --tokenizer "$model" --decode --json >learned
+    alike "$(cat learned)" '"jumps "'
+}

@@ -17,7 +17,7 @@ say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
 
 # the MPI to build for, as pkg-config names it: ompi-c or mpich
 MPI ?= ompi-c
-PKGS := sndfile soxr libarchive libzstd zlib jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc
+PKGS := sndfile soxr libarchive libzstd zlib jansson simdjson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc
 # targets that need no compiler do not ask pkg-config
 ifneq ($(filter-out setup clean,$(or $(MAKECMDGOALS),all)),)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(MPI) 2>/dev/null | sed 's/-I/-isystem /g')
@@ -42,7 +42,7 @@ MPI_LIB := $(BIN)/libs2s-mpi.so
 # what reads a tokenizer.model, where sentencepiece is installed: C++, so a library of its own that is opened when it is needed
 SP_LIB := $(if $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h),$(BIN)/libs2s-sentencepiece.so)
 LOADS_MPI := -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/s2s:$$ORIGIN'
-LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
+LIBS := $(PKG_LIBS) -lstdc++ -l$(GEMM_LIB) -lm -ldl
 # The GPU's kernels: a library of their own, opened when a device is asked for by that name. Code of the newest of these serves newer GPUs of its generation,
 # and PTX of the oldest all that come. The same files make another one for the tests, with g++ over an emulation of blocks, barriers and matrix instructions.
 # A program of CUDA that PATH has not may be in build/cuda-deps, where `make cuda-deps` puts it.
@@ -62,6 +62,7 @@ CXXFLAGS_ALL = -std=c++17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
 GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
 LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/*/*.c))
+LIB_CXX := $(wildcard lib/*/*.cc)
 LIB := $(BUILD)/libs2s.a
 PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
 PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))
@@ -72,7 +73,7 @@ UNITS := $(UNIT_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
-LIB_OBJ := $(call obj,$(filter-out $(LEVEL_SRC),$(LIB_SRC))) $(foreach level,$(LEVELS),$(LEVEL_SRC:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$(level)/%.o))
+LIB_OBJ := $(LIB_CXX:%.cc=$(BUILD)/%.o) $(call obj,$(filter-out $(LEVEL_SRC),$(LIB_SRC))) $(foreach level,$(LEVELS),$(LEVEL_SRC:kernels/cpu/%.c=$(BUILD)/kernels/cpu/$(level)/%.o))
 symbol = $(subst -,_,$(level))
 
 .PHONY: all doc-rules setup units fuzzers benches clean FORCE
@@ -86,6 +87,11 @@ define compile
 endef
 $(BUILD)/%.o: %.c
 	$(compile)
+# C++ without exceptions and types at run time, behind an interface of C, for a library that has no other
+$(BUILD)/lib/%.o: lib/%.cc
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(CXXFLAGS_ALL) $(PKG_CFLAGS) -fno-exceptions -fno-rtti -MMD -MP -c -o $@ $<
 
 # the templates that it holds
 $(BUILD)/lib/text/chat.o: $(wildcard lib/text/chat/*.jinja)

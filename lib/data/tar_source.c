@@ -220,7 +220,8 @@ static int read_entries(struct tar_walk *w, const struct shard *shard, const str
             return s2s_error_add(err, rc, "%s:%lld", file->path, (long long)line.number);
         w->n_entries += rc > 0;
     }
-    qsort(w->entries, w->n_entries, sizeof *w->entries, by_member);
+    if (w->n_entries > 1)
+        qsort(w->entries, w->n_entries, sizeof *w->entries, by_member);
     for (size_t i = 0; i < w->n_entries; i++)
         w->n_names += i == 0 || strcmp(w->entries[i - 1].member, w->entries[i].member) != 0;
     return 0;

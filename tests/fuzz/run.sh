@@ -17,7 +17,7 @@ export flags='-O1 -g -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-r
 rooms=$(find lib/{base,conf,io,stream,audio,text,data,thd,ckpt,rules,mesh} -name '*.c' | sort | paste -sd' ')
 # anew: make takes objects that are missing behind a newer archive for present
 rm -f build/fuzz/libs2s.a
-make -s -j"$(nproc)" BUILD=build/fuzz CC="${FUZZ_CC:-clang}" "OPT=$flags" WARN=-w "LIB_SRC=$rooms" build/fuzz/libs2s.a
+make -s -j"$(nproc)" BUILD=build/fuzz CC="${FUZZ_CC:-clang}" CXX="${FUZZ_CXX:-clang++}" "OPT=$flags" WARN=-w "LIB_SRC=$rooms" build/fuzz/libs2s.a
 libs=$(make -s print-libs)
 results=$(mktemp -d)
 export libs results

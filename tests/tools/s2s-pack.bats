@@ -121,6 +121,53 @@ PY
     grep -qx 'padding_tokens	8' got
 }
 
+@test "packed SFT files of numpy become streams and come back, and nothing in them is run" {
+    printf '%s\n' '{"id":"a","input_ids":[11,12,13,14,15],"loss_mask":[0,0,1,1,1]}' \
+        '{"id":"b","input_ids":[21,22,23],"loss_mask":[0,1,1]}' >sft.jsonl
+    s2s-pack -q --ids sft.jsonl --tokens 8 --layout sft -o out.s2s
+    s2s-pack npy -q -o out.npy out.s2s
+    s2s-pack npy -q -o back.s2s out.npy
+    alike "$(values out.s2s | grep -v ' ids ')" "$(values back.s2s | grep -v ' ids ')"
+    s2s-pack npy -q --pack-to 8 --pad-id 2 -o full.s2s out.npy
+    values full.s2s | grep -qx '0 input_ids 11 12 13 14 21 22 2 2'
+    s2s-pack npy -q -o again.npy full.s2s # what fills a pack up is none of the file
+    cmp out.npy again.npy
+    # a pickle that calls something is refused, and leaves nothing
+    python3 - <<'PY'
+import os, pickle
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+head = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"
+open("bad.npy", "wb").write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + pickle.dumps(Hostile()))
+open("plain.npy", "wb").write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.replace(b"|O", b"<i8"))
+PY
+    exits 1 s2s-pack npy -o bad.s2s bad.npy
+    says "nothing was run"
+    [ ! -e ran ]
+    exits 1 s2s-pack npy -o bad.s2s plain.npy
+    says "plain.npy: no array of objects"
+    head -c 100 out.npy >cut.npy
+    exits 1 s2s-pack npy -o bad.s2s cut.npy
+    [ ! -e bad.s2s ]
+    s2s-pack -q --ids ids.jsonl --batch-size 2 -o salm.s2s
+    exits 1 s2s-pack npy -o bad.npy salm.s2s
+    says "--layout sft"
+    exits 2 s2s-pack npy out.s2s
+}
+
+@test "lengths become padded microbatches of like length, cut alike on every rank" {
+    printf '%s\n' 4 1 3 2 1 3 4 5 >lens.txt
+    [ "$(s2s-pack batches --tokens 8 --dp 2 lens.txt)" = $'3\t1 3\t4 2\n4\t5\t0\n5\t6\t7' ]
+    [ "$(s2s-pack batches --tokens 8 --batch-size 4 <lens.txt | head -1)" = $'2\t1 3' ]
+    s2s-pack batches --tokens 8 --json lens.txt | jq -e '.fill > 0.7 and (.batches | length) == 1'
+    exits 1 s2s-pack batches --tokens 4 lens.txt
+    says "length 7 is 5, a row of 5 slots, a microbatch has 4"
+    exits 1 s2s-pack batches --tokens 8 --dp 3 lens.txt
+    says "8 samples do not divide over 3 ranks"
+    exits 2 s2s-pack batches lens.txt
+}
+
 @test "what a layout cannot be is said with its option" {
     local words
     while IFS='|' read -r words message; do

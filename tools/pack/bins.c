@@ -84,8 +84,7 @@ static const struct argp bins_argp = {
         "See also: s2s-pack(1)",
 };
 
-static int read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines,
-                     struct s2s_error *err)
+int pack_read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines, struct s2s_error *err)
 {
     struct s2s_line line = {.number = 0};
     size_t cap = 0;
@@ -148,7 +147,7 @@ int pack_bins(int argc, char **argv, struct s2s_error *err)
     opt.bins.seed = (uint64_t)opt.common.seed;
     int rc = s2s_lines_open(&lines, opt.input ? opt.input : "-", err);
     if (rc == 0)
-        rc = read_lens(&lens, &n, &lines, err);
+        rc = pack_read_lens(&lens, &n, &lines, err);
     if (rc == 0)
         rc = s2s_thd_bins(&bins, lens, n, &opt.bins, err);
     if (rc == 0)

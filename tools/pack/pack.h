@@ -93,5 +93,11 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err);
 /* `s2s-pack bins` and `s2s-pack report`, with their own command lines. */
 int pack_bins(int argc, char **argv, struct s2s_error *err);
 int pack_merge(int argc, char **argv, struct s2s_error *err);
+/* `s2s-pack npy` and `s2s-pack batches`, with theirs. */
+int pack_npy(int argc, char **argv, struct s2s_error *err);
+int pack_batches(int argc, char **argv, struct s2s_error *err);
+struct s2s_lines;
+/* Lengths, one a line. Gives *lens (free). FORMAT names file and line. */
+int pack_read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines, struct s2s_error *err);
 
 #endif

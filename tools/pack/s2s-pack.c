@@ -489,7 +489,9 @@ static const struct argp pack_argp = {
     .parser = parse_option,
     .args_doc = "[INPUT...]\nbins --tokens N [OPTION...] [LENGTHS.txt]\n"
                 "tokenize --tokenizer F [OPTION...] [FILE]\n"
-                "report [--plot F.svg] [-o ALL.json] REPORT.json...",
+                "report [--plot F.svg] [-o ALL.json] REPORT.json...\n"
+                "npy IN -o OUT\n"
+                "batches --tokens N [OPTION...] [LENGTHS.txt]",
     .doc =
         "Tokenize, measure and pack samples into THD rows without padding between them, as a "
         "stream."
@@ -497,7 +499,8 @@ static const struct argp pack_argp = {
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 -o a.s2s\n"
         "  s2s-pack --ids rows.jsonl --tokens 4096 --cp 2 | s2s-shard ls -\n"
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 --plan\n\n"
-        "bins packs bare lengths, tokenize turns lines into ids, report adds up reports of parts; "
+        "bins packs bare lengths, tokenize turns lines into ids, report adds up reports of parts, "
+        "npy reads and writes packed SFT files, batches cuts lengths into padded microbatches; "
         "each has its own --help.\n\n"
         "Exit status: 0 done, 1 a sample is bad or a write failed, 2 bad command line or an input "
         "that cannot be opened.\n"
@@ -505,10 +508,9 @@ static const struct argp pack_argp = {
 };
 
 static const struct s2s_command commands[] = {
-    {.name = "bins", .run = pack_bins},
-    {.name = "tokenize", .run = pack_tokenize},
-    {.name = "report", .run = pack_merge},
-    {0},
+    {.name = "bins", .run = pack_bins},       {.name = "tokenize", .run = pack_tokenize},
+    {.name = "report", .run = pack_merge},    {.name = "npy", .run = pack_npy},
+    {.name = "batches", .run = pack_batches}, {0},
 };
 
 int main(int argc, char **argv)

@@ -54,6 +54,21 @@ def check_bins(rng):
         fail(f"{args} lens {lens}", f"exit {rc} {err}", f"got      {out.decode()}", f"expected {bins}")
 
 
+def check_dynamic(rng):
+    dp, tokens = rng.choice([1, 1, 2, 4]), rng.choice([8, 20, 100, 1000])
+    lens = [rng.randint(0, tokens) for _ in range(dp * rng.choice([1, 3, 10, 40]))]
+    rounded, width = rng.choice([1, 1, 4]), rng.choice([0, 0, tokens])
+    want = naive.dynamic(lens, tokens, dp, rounded, width)
+    args = ["s2s-pack", "batches", "--json", "--tokens", tokens, "--dp", dp, "--round", rounded]
+    args += ["--width", width] if width else []
+    rc, out, err = run(*args, data="\n".join(map(str, lens)).encode())
+    if (rc == 0) != (want is not None):
+        fail(f"{args} {lens}", f"exit {rc} {err}", f"expected {want}")
+    got = want and [(m["length"], m["ranks"]) for m in json.loads(out)["batches"][0]]
+    if got != want:
+        fail(f"{args} {lens}", f"got {got}", f"expected {want}")
+
+
 def random_row(rng, pad):
     ids = [rng.choice([pad, 7, 8, 9, 50]) for _ in range(rng.choice([1, 1, 2, 3, 5, 8, 20]))]
     ids = [pad] * rng.choice([0, 0, 1, 3]) + ids
@@ -172,6 +187,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(cases):
             check_bins(rng)
+        for _ in range(cases // 4):
+            check_dynamic(rng)
         for _ in range(cases // 2):
             check_layout(rng, folder)
             check_other_layout(rng, folder)

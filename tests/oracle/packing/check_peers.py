@@ -156,6 +156,49 @@ def check_thd(rng, cases, folder):
     return None
 
 
+def check_packed_sft(rng, cases, folder):
+    try:
+        import collections
+
+        import numpy as np
+    except ImportError:
+        return "numpy"
+    scope = {"np": np, "collections": collections, "tqdm": lambda x, **_: x,
+             "logging": type("log", (), {"debug": print, "info": lambda *_: 0, "error": print})}
+    names = ["create_hist", "create_packing_strategy", "fill_packing_strategy", "first_fit_decreasing", "first_fit",
+             "find_first_bin_that_fits"]
+    if functions("NVIDIA-NeMo+NeMo", "nemo/utils/sequence_packing_utils.py", names, scope) is None:
+        return "NeMo's packed SFT files"
+    scope["logging"].debug = lambda *_: 0
+    scope["globals"] = lambda: scope
+    path, stream, back = (os.path.join(folder, n) for n in ("nemo.npy", "nemo.s2s", "back.npy"))
+    for _ in range(cases):
+        rows = text_rows(rng) + text_rows(rng)
+        data = [dict(input_ids=ids, loss_mask=mask) for ids, mask, _ in rows]
+        sequences, histogram = scope["create_hist"](data, 64)
+        bins, _ = scope["create_packing_strategy"](histogram, 64, "first_fit_decreasing")
+        packed = scope["fill_packing_strategy"](bins, sequences, 64, 0)
+        np.save(path, packed)
+        for out, given in [(stream, path), (back, stream)]:
+            rc, _, err = run("s2s-pack", "npy", "-q", "-o", out, given)
+            if rc != 0:
+                fail(f"{given}: exit {rc}: {err}")
+        for (got, _), pack in zip(naive.read_stream(stream)[1], packed, strict=True):
+            ends = pack["seq_start_id"][1:] + [len(pack["input_ids"])]
+            spans = list(zip(pack["seq_start_id"], ends))
+            cat = lambda values, a, b: sum((values[s + a:e + b] for s, e in spans), [])
+            want = dict(input_ids=cat(pack["input_ids"], 0, -1), labels=cat(pack["input_ids"], 1, 0),
+                        loss_mask=[int(x) for x in cat(pack["loss_mask"], 0, -1)],
+                        position_ids=sum((list(range(e - s - 1)) for s, e in spans), []),
+                        seq_lens=[e - s - 1 for s, e in spans])
+            for key, value in want.items():
+                if got[key] != value:
+                    fail(f"{pack}", f"{key}: got {got[key]}", f"expected {value}")
+        if [dict(p) for p in np.load(back, allow_pickle=True)] != packed:
+            fail(f"{packed}", f"came back as {np.load(back, allow_pickle=True)}")
+    return None
+
+
 def main():
     cases = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
@@ -165,7 +208,8 @@ def main():
         print("no torch: nothing to compare with")
         return
     with tempfile.TemporaryDirectory() as folder:
-        absent = [check_bins(rng, cases), check_mcore(rng, cases, folder), check_thd(rng, cases, folder)]
+        absent = [check_bins(rng, cases), check_mcore(rng, cases, folder), check_thd(rng, cases, folder),
+                  check_packed_sft(rng, cases, folder)]
     for what in filter(None, absent):
         print(f"not there: {what}")
     print(f"{cases} cases each of {len(absent) - sum(map(bool, absent))} peers: no difference")

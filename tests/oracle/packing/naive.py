@@ -119,6 +119,23 @@ def constrain(bins, min_bins, multiple):
     return bins + new
 
 
+def dynamic(lens, tokens, dp, rounded, width):
+    """Microbatches of one global batch as NeMo-RL cuts them: (length, indices of each rank); None: one is too long."""
+    order = sorted(range(len(lens)), key=lambda i: lens[i])
+    ranks = [order[r::dp] for r in range(dp)]
+    micro = []
+    for j in range(len(lens) // dp):
+        n = up(max(lens[r[j]] for r in ranks), rounded)
+        n = min(n, width) if width else n
+        if n > tokens:
+            return None
+        if micro and (len(micro[-1][1][0]) + 1) * max(micro[-1][0], n) <= tokens:
+            micro[-1] = (max(micro[-1][0], n), [have + [r[j]] for have, r in zip(micro[-1][1], ranks)])
+        else:
+            micro.append((n, [[r[j]] for r in ranks]))
+    return micro
+
+
 # ---- the salm layout ----
 
 class Reject(Exception):

@@ -22,6 +22,8 @@ for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
     *.sh) bash "$file" || status=1 ;;
     esac
 done
+# NeMo-RL's packers, where it is installed or in the folder MIRROR
+wanted "peer pack" "$@" && "$python" tests/bench/peer_pack.py 2>/dev/null
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
     if wanted "torch" "$@"; then
         echo "== beside torch, in turn"

@@ -1362,6 +1362,19 @@ PY
     says "$BROKEN"
 }
 
+@test "long: a run finds its place among 1,000,000 samples in a second" {
+    awk 'BEGIN { for (i = 0; i < 1000000; i++) printf "{\"id\":\"%d\",\"input_ids\":[%d,%d,%d,4]}\n", i, i % 50 + 1, i % 7 + 1, i % 11 + 1 }' >many.jsonl
+    s2s-pack -q --ids many.jsonl --tokens 40 -o many.s2s
+    s2s-train -q r.yaml run=far data.train=[many.s2s] data.eval={} data.shuffle=true train.steps=1 train.packs_per_step=70000
+    s2s-train -q r.yaml run=whole data.train=[many.s2s] data.eval={} data.shuffle=true train.steps=1 train.packs_per_step=70000
+    # CPU time, as the machine may be busy; two ranks take other packs of the same steps
+    TIMEFORMAT=%U
+    { time s2s-train -q r.yaml run=far data.train=[many.s2s] data.eval={} data.shuffle=true train.steps=3 train.packs_per_step=4; } 2>seconds
+    awk '{ exit !($1 < 1) }' seconds
+    mpirun_n 2 s2s-train -q r.yaml run=whole data.train=[many.s2s] data.eval={} data.shuffle=true train.steps=3 train.packs_per_step=4 mesh.dp=2
+    close_logs whole far
+}
+
 @test "packs of every layout train alike" {
     tiny_model "" 2 2 1
     python3 - <<'PY'

@@ -874,6 +874,16 @@ PY
     exits 2 s2s-pack report absent.json
 }
 
+@test "a plan may trust the durations of a manifest, and opens no file then" {
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 400 --plan >files
+    mv wav elsewhere
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 400 --plan --trust-durations >trusted
+    cmp files trusted
+    exits 1 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 400 --plan
+    exits 2 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 400 --trust-durations -o out.s2s
+    says "--trust-durations goes with --plan"
+}
+
 @test "split, shuffle and epochs cover each sample as often as they should" {
     for i in $(seq 0 9); do echo "{\"id\":\"s$i\",\"input_ids\":[$((i + 1))]}"; done >ten.jsonl
     ids_of() { values "$1" | grep ' ids ' | cut -d' ' -f3 | jq -r '.[]' | tr '\n' ' '; }

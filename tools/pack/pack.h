@@ -69,6 +69,7 @@ struct pack_options {
     const char *encoder_frames; /* HOP,FACTOR or a folder or file; NULL: 160,8 */
     int64_t split_idx, split_n; /* every split_n-th sample, from split_idx */
     int64_t shuffle, epochs;
+    bool trust_durations;
     double tolerance_s; /* what may be missing of a declared duration */
     struct s2s_audio_perturb perturb;
     const char *audio_field; /* of cuts; NULL: their recording */

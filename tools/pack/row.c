@@ -175,6 +175,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.strict_sp = opt->strict_sp;
     loader->layout = opt->layout;
     loader->tolerance_s = opt->tolerance_s;
+    loader->trust_durations = opt->trust_durations;
     loader->refuses_silence = opt->bad[PACK_FAULT_SILENT] != PACK_KEEP;
     loader->perturb = opt->perturb;
     loader->seed = (uint64_t)opt->common.seed;
@@ -227,10 +228,18 @@ static struct s2s_waves_options waves_options(const struct pack_loader *loader)
     return (struct s2s_waves_options){loader->tolerance_s, loader->known};
 }
 
+#define MAX_TRUSTED_S 1e9 /* more is no duration */
+
 static int info_of(struct pack_clip *clip, const struct pack_loader *loader, struct s2s_error *err)
 {
     const struct s2s_sound *sound = clip->sound;
     const struct s2s_waves_options how = waves_options(loader);
+    const double declared_s = sound->offset_s + sound->duration_s;
+    if (loader->trust_durations && sound->duration_s > 0 && declared_s < MAX_TRUSTED_S) {
+        const int rate_hz = loader->mel_config.rate_hz;
+        clip->info = (struct s2s_audio_info){rate_hz, 1, llround(declared_s * rate_hz), false};
+        return 0;
+    }
     if (sound->cut && loader->audio != S2S_AUDIO_PATH) {
         clip->info =
             (struct s2s_audio_info){sound->cut->rate_hz, 1, s2s_cut_n_samples(sound->cut), false};

@@ -23,7 +23,9 @@ struct pack_loader {
     struct s2s_mel *mel;
     struct s2s_audio_known *known; /* long recordings of many samples */
     bool refuses_silence;
-    double tolerance_s; /* what may be missing of a declared duration */
+    bool
+        trust_durations; /* lengths are the manifest's, where it says them, and no file is opened */
+    double tolerance_s;  /* what may be missing of a declared duration */
     struct s2s_audio_perturb perturb;
     uint64_t seed;
     int hop, factor; /* samples a mel frame, mel frames an encoder frame */

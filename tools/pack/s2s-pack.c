@@ -43,6 +43,7 @@ enum {
     KEY_BAD,
     KEY_REPORT,
     KEY_PLAN,
+    KEY_TRUST_DURATIONS,
     KEY_ALGORITHM,
     KEY_LOOKAHEAD,
     KEY_CP,
@@ -173,6 +174,8 @@ static const struct argp_option option_table[] = {
     {"min-bins", KEY_MIN_BINS, "N", 0, "At least N packs an epoch", 4},
     {"bins-multiple", KEY_BINS_MULTIPLE, "N", 0, "A multiple of N packs an epoch", 4},
     {"plan", KEY_PLAN, NULL, 0, "Do all but decode and write; print the efficiency", 4},
+    {"trust-durations", KEY_TRUST_DURATIONS, NULL, 0,
+     "With --plan: take lengths from the manifest, and open no file whose duration it says", 4},
     {"report", KEY_REPORT, "F.json", 0, "Write what was done, skipped and warned of", 4},
     {0},
 };
@@ -238,6 +241,8 @@ static void check_options(struct argp_state *state)
         argp_error(state, "--tokens or --batch-size, not both");
     if (opt->drop_pad_labels && opt->layout.kind != S2S_THD_SALM)
         argp_error(state, "--pad-labels goes with --layout salm");
+    if (opt->trust_durations && !opt->plan)
+        argp_error(state, "--trust-durations goes with --plan");
     if (opt->batch_size && opt->lookahead)
         argp_error(state, "--lookahead goes with --tokens");
     if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
@@ -461,6 +466,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PLAN:
         opt->plan = true;
+        return 0;
+    case KEY_TRUST_DURATIONS:
+        opt->trust_durations = true;
         return 0;
     case KEY_STRICT_SP:
         opt->strict_sp = true;

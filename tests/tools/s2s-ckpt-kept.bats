@@ -503,7 +503,8 @@ LIST
     M=$MODELS/llama_gqa_untied
     mkdir -p in
     cp "$M/config.json" "$M/model.safetensors" in
-    echo '{}' | tee in/generation_config.json in/model.safetensors.index.fp16.json in/s2s-manifest.json >in/metadata.json
+    echo '{}' | tee in/generation_config.json in/model.safetensors.index.fp16.json >in/metadata.json
+    echo '{"algorithm": "xxh3-128", "files": {}}' >in/s2s-manifest.json
     : >in/.gitattributes
     for words in "--to hf" "--to torch_dist" "--to torch_dist --map llama"; do
         rm -rf out

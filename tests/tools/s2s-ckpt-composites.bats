@@ -953,6 +953,7 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
         exits 0 s2s-ckpt convert --to hf --config "$M/config.json" w.safetensors out
         exits 0 s2s-ckpt diff "$M" out
     done
+    rm m.safetensors.s2s-manifest.json # of the file that another one replaces
     python3 -c "import st; st.rename('salm.safetensors', 'm.safetensors', lambda k: 'model.' + k)"
     exits 0 s2s-ckpt convert --to hf m.safetensors salm
     exits 0 s2s-ckpt diff llm.safetensors salm/llm

@@ -9,10 +9,10 @@
 extern "C" [[noreturn]] void s2s_bug(const char *file, int line, const char *fmt, ...);
 #define S2S_BUG(...) s2s_bug(__FILE__, __LINE__, __VA_ARGS__)
 
-/* WARPS of 16 queries each, tiles of N keys. */
-template <class P_, int D_, int WARPS_, int N_> struct rel_forward_shape {
+/* WARPS of 16 queries each, tiles of N keys; BLOCKS of a multiprocessor, as far as registers go. */
+template <class P_, int D_, int WARPS_, int N_, int BLOCKS_> struct rel_forward_shape {
     typedef P_ P;
-    enum { D = D_, WARPS = WARPS_, N = N_, THREADS = WARPS * 32, M = WARPS * 16 };
+    enum { D = D_, WARPS = WARPS_, N = N_, BLOCKS = BLOCKS_, THREADS = WARPS * 32, M = WARPS * 16 };
     enum { ROW = att_shape<P, D>::ROW, BAND = 16 * REL_BAND(N) };
     enum { BANDS_AT = (M + 2 * N + M + N) * ROW };
     enum { SHARED_BYTES = BANDS_AT + WARPS * BAND * (int)sizeof(float) };
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void load_keys(char *k_tile, char *p_tile, con
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS, 2)
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     rel_forward_kernel(const rel_problem a, const att_target to, float *lse)
 {
     typedef typename S::P P;
@@ -106,11 +106,11 @@ __global__ void __launch_bounds__(S::THREADS, 2)
     }
 }
 
-template <class P, int D, int WARPS, int N>
+template <class P, int D, int WARPS, int N, int BLOCKS = 2>
 static void forward_run(struct s2s_queue *queue, const struct rel_problem &a,
                         const struct att_target &o, float *lse)
 {
-    typedef rel_forward_shape<P, D, WARPS, N> S;
+    typedef rel_forward_shape<P, D, WARPS, N, BLOCKS> S;
     const int64_t tiles = cuda_ceil_div(a.max_seqlen, S::M);
     const dim3 grid((unsigned)(a.n_seqs * tiles), (unsigned)a.n_heads);
     LAUNCH(queue, rel_forward_kernel<S>, grid, S::THREADS, S::SHARED_BYTES, a, o, lse);
@@ -233,7 +233,7 @@ void cuda_relattention(struct s2s_queue *queue, const struct s2s_k_relattention 
                     : forward_run<att_f32, 64, 4, 32>(queue, a, o, args->lse);
     case 128:
         return bf16 ? forward_run<att_bf16, 128, 4, 32>(queue, a, o, args->lse)
-                    : forward_run<att_f32, 128, 2, 16>(queue, a, o, args->lse);
+                    : forward_run<att_f32, 128, 2, 16, 5>(queue, a, o, args->lse);
     case 256:
         return bf16 ? forward_run<att_bf16, 256, 2, 16>(queue, a, o, args->lse)
                     : forward_run<att_f32, 256, 1, 16>(queue, a, o, args->lse);

@@ -1,11 +1,11 @@
 /*
  * Attention with relative positions and its gradients against loops in double that read like the
  * formulas: heads of odd and of whole widths, clips of no row, of one, at the end too, and longer
- * than any tile, queries that look far to either side.
+ * than any tile, queries that look far to either side, a tail that nobody may read.
  */
 #include "tests/unit/kernels/kernel_test.h"
 
-enum { MAX_SEQS = 6, HEADS = 2 };
+enum { MAX_SEQS = 6, HEADS = 2, TAIL = 3 }; /* rows behind the last clip, full of NaN */
 
 struct problem {
     int64_t dim, n_seqs, max_seqlen;
@@ -105,15 +105,25 @@ static double *sum_of(int64_t rows, int64_t cols)
     return s2s_xcalloc((size_t)(rows * cols + 1), sizeof(double));
 }
 
+/* Values of the rows of clips, NaN behind them. */
+static float *of_clips(const struct problem *p, uint64_t key)
+{
+    const int64_t n = n_of(p), s = stride_of(p);
+    float *x = values(n + TAIL, width_of(p), s, key);
+    for (int64_t i = n * s; i < (n + TAIL) * s; i++)
+        x[i] = NAN;
+    return x;
+}
+
 static void check(const struct problem *p, bool accumulate)
 {
     const int64_t n = n_of(p), w = width_of(p), s = stride_of(p), n_pos = 2 * p->max_seqlen - 1;
     const float scale = 0.7f / sqrtf((float)p->dim);
     const size_t cu_bytes = (size_t)(p->n_seqs + 1) * sizeof *p->cu;
-    struct numbers x = {values(n, w, s, 1),      values(n, w, s, 2),  values(n, w, s, 3),
+    struct numbers x = {of_clips(p, 1),          of_clips(p, 2),      of_clips(p, 3),
                         values(n_pos, w, s, 4),  values(1, w, w, 5),  values(1, w, w, 6),
-                        values(n, w, s, 7),      values(n, w, s, 8),  values(n, HEADS, HEADS, 9),
-                        values(n, w, s, 10),     values(n, w, s, 11), values(n, w, s, 12),
+                        of_clips(p, 7),          of_clips(p, 8),      values(n, HEADS, HEADS, 9),
+                        of_clips(p, 10),         of_clips(p, 11),     of_clips(p, 12),
                         values(n_pos, w, s, 13), values(1, w, w, 14), values(1, w, w, 15)};
     struct reference r = {sum_of(n, w), sum_of(n, HEADS), sum_of(n, w), sum_of(n, w),
                           sum_of(n, w), sum_of(n_pos, w), sum_of(1, w), sum_of(1, w)};

@@ -505,6 +505,7 @@ static struct jinja_node *if_statement(struct parser *p, int depth)
         node->c = if_statement(p, depth + 1);
     } else if (end && !strcmp(end, "else")) {
         free(end);
+        end = NULL;
         close_tag(p);
         node->c = body(p, ends + 2, &end, depth);
         close_tag(p);
@@ -532,6 +533,7 @@ static struct jinja_node *for_statement(struct parser *p, int depth)
     node->b = body(p, ends, &end, depth);
     if (end && !strcmp(end, "else")) {
         free(end);
+        end = NULL;
         close_tag(p);
         node->c = body(p, ends + 1, &end, depth);
     }

@@ -1,4 +1,6 @@
-/* lib/data: members of tars by order and by place, and what is copied before it is read. */
+/* lib/data: members of tars by order and by place, what is copied before it is read, names of
+ * shards.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +16,10 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/data/expand.h"
 #include "lib/data/members.h"
 #include "lib/data/spool.h"
+#include "lib/data/tar_source.h"
 
 enum { N_FILES = 4 };
 
@@ -180,12 +184,77 @@ static void the_end_of_a_command_is_looked_at(void **state)
     close(fd);
 }
 
+/* The names that braceexpand gives, after the brackets of NeMo are made braces. */
+static void patterns_stand_for_names(void **state)
+{
+    static const struct {
+        const char *pattern, *names;
+    } cases[] = {
+        {"a__OP_0..2_CL_.json", "a_0.json a_1.json a_2.json"},
+        {"{00..02}", "00 01 02"},
+        {"{8..10}", "8 9 10"},
+        {"{08..10}", "08 09 10"},
+        {"x<a..c>y", "xay xby xcy"},
+        {"{1..10..4}", "1 5 9"},
+        {"{3..1}", "3 2 1"},
+        {"{-1..1}", "-1 0 1"},
+        {"{a,b}[0..1]", "a0 a1 b0 b1"},
+        {"{a,{b,c}}", "a b c"},
+        {"n{,s}", "n ns"},
+        {"a{x}b", "a{x}b"},
+        {"(v2)/a.json", "(v2)/a.json"},
+        {"a{0..", "a{0.."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_buf got = S2S_BUF_INIT;
+        char **found = NULL;
+        size_t n = 0;
+        assert_int_equal(s2s_data_expand(&found, &n, cases[i].pattern, &err), 0);
+        for (size_t k = 0; k < n; k++) {
+            s2s_buf_printf(&got, "%s%s", k > 0 ? " " : "", found[k]);
+            free(found[k]);
+        }
+        assert_string_equal(got.data, cases[i].names);
+        free(found);
+        s2s_buf_release(&got);
+    }
+}
+
+static void patterns_of_too_many_names_are_refused(void **state)
+{
+    static const char *const cases[] = {"{0..9999999}", "{0..9999}{0..9999}",
+                                        "{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{a,b},c},d},e},f},g},"
+                                        "h},i},j},k},l},m},n},o},p},q},r},s},t},u},v},w},x},y},z},"
+                                        "a},b},c},d},e},f},g},h},i},j},k},l}"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        char **found = NULL;
+        size_t n = 0;
+        assert_int_equal(s2s_data_expand(&found, &n, cases[i], &err), S2S_E_RANGE);
+        assert_int_equal(n, 0);
+        free(found);
+    }
+}
+
+static void shards_are_known_by_the_last_number(void **state)
+{
+    assert_int_equal(s2s_data_shard_id("a/manifest_3.json", "manifest", ".json"), 3);
+    assert_int_equal(s2s_data_shard_id("manifest__12_clean.jsonl.gz", "manifest", ".json"), 12);
+    assert_int_equal(s2s_data_shard_id("pipe:cat x/audio_1_07.tar -", "audio", ".tar"), 7);
+    assert_int_equal(s2s_data_shard_id("audio_5/clips.tar", "audio", ".tar"), -1);
+    assert_int_equal(s2s_data_shard_id("clips_5.tar", "audio", ".tar"), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_read_in_order_and_by_place),
         cmocka_unit_test(a_tar_cut_anywhere_is_refused),
         cmocka_unit_test(the_end_of_a_command_is_looked_at),
+        cmocka_unit_test(patterns_stand_for_names),
+        cmocka_unit_test(patterns_of_too_many_names_are_refused),
+        cmocka_unit_test(shards_are_known_by_the_last_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

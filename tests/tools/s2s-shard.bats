@@ -24,7 +24,7 @@ big() {
     says "ls"
     exits 0 s2s-shard --version
     says "s2s-shard "
-    for command in ls head view verify stats cat split shuffle; do
+    for command in ls head view verify stats cat split shuffle export; do
         exits 0 s2s-shard $command --help
         says "Usage: s2s-shard $command"
         exits 2 s2s-shard $command --no-such-option a.s2s
@@ -508,4 +508,35 @@ PY
     [ "$(s2s-shard ls --json $'a\xff.s2s' | jq -r '.files[0].path')" = $'a\xef\xbf\xbd.s2s' ]
     truncate -s -1 $'a\xff.s2s'
     [ "$(s2s-shard verify --json $'a\xff.s2s' 2>errors | jq '.files[0].faults | length')" -eq 1 ]
+}
+
+@test "export writes shards that s2s-pack reads again, the same bytes each time" {
+    python3 - <<'PY'
+import json, struct, wave
+with open("m.jsonl", "w") as f:
+    for i in range(5):
+        with wave.open(f"u{i}.wav", "wb") as w:
+            w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000)
+            w.writeframes(b"".join(struct.pack("<h", (k * (i + 3) * 37) % 9000 - 4500) for k in range(2000 + 160 * i)))
+        print(json.dumps({"audio_filepath": f"u{i}.wav", "duration": 0.125 + 0.01 * i, "text": f"text {i}"}), file=f)
+PY
+    local how=(--tokenizer "$ROOT/demo/tokenizer.json" --batch-size 2)
+    s2s-pack -q --manifest m.jsonl "${how[@]}" -o a.s2s
+    tensors() { s2s-shard view --json "$1" | jq -c '.records[] | [.metadata.ids, .metadata.texts, .tensors]'; }
+    tensors a.s2s >want
+    s2s-shard export -q --shard-size 2 -o shar a.s2s
+    [ "$(ls shar | tr '\n' ' ')" = 'cuts.000000.jsonl.gz cuts.000001.jsonl.gz cuts.000002.jsonl.gz recording.000000.tar recording.000001.tar recording.000002.tar ' ]
+    s2s-pack -q --shar shar "${how[@]}" -o b.s2s
+    [ "$(tensors b.s2s)" = "$(cat want)" ]
+    s2s-shard export -q --to webdataset --shard-size 3 -o tars a.s2s
+    s2s-pack -q --tar tars "${how[@]}" -o c.s2s
+    [ "$(tensors c.s2s)" = "$(cat want)" ]
+    s2s-pack -q --manifest m.jsonl "${how[@]}" --audio flac | s2s-shard export -q --shard-size 2 -o again -
+    diff -r shar again
+    exits 2 s2s-shard export -q -o shar a.s2s
+    says "shar: cannot make the folder"
+    exits 2 s2s-shard export a.s2s
+    says "-o FOLDER"
+    exits 1 s2s-shard export -q -o none "$good/pack.s2s"
+    says "holds no sound of form pcm or flac"
 }

@@ -19,7 +19,9 @@ enum {
     SHARD_KEY_PLOT,
     SHARD_KEY_PARTS,
     SHARD_KEY_RECORDS,
-    SHARD_KEY_ZSTD
+    SHARD_KEY_ZSTD,
+    SHARD_KEY_TO,
+    SHARD_KEY_SHARD_SIZE
 };
 
 struct shard_options {
@@ -32,11 +34,13 @@ struct shard_options {
     const char *plot;
     int64_t parts, records; /* split: one of them is not 0 */
     int zstd_level;         /* 0: as the name says */
+    bool webdataset;        /* export: not Shar */
+    int64_t shard_size;     /* export: utterances a shard */
 };
 
 #define SHARD_OPTIONS_DEFAULT \
     { \
-        .common = S2S_COMMON_DEFAULT, .record = -1 \
+        .common = S2S_COMMON_DEFAULT, .record = -1, .shard_size = 1000 \
     }
 
 /* Parses a command's options and inputs; without inputs it is stdin, if that is no terminal.
@@ -55,6 +59,7 @@ int shard_verify(int argc, char **argv, struct s2s_error *err);
 int shard_stats(int argc, char **argv, struct s2s_error *err);
 int shard_cat(int argc, char **argv, struct s2s_error *err);
 int shard_split(int argc, char **argv, struct s2s_error *err);
+int shard_export(int argc, char **argv, struct s2s_error *err);
 int shard_shuffle(int argc, char **argv, struct s2s_error *err);
 
 /* An integer of a tensor of I32 or I64; 0 where there is no such element. */

@@ -15,6 +15,7 @@ static size_t most_inputs;
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
+    static const char *const kinds[] = {"shar", "webdataset", NULL};
     struct shard_options *opt = state->input;
     switch (key) {
     case SHARD_KEY_RECORD:
@@ -40,6 +41,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case SHARD_KEY_ZSTD:
         opt->zstd_level = (int)s2s_arg_i64(state, "zstd", arg, 1, 19);
+        return 0;
+    case SHARD_KEY_TO:
+        opt->webdataset = s2s_arg_choice(state, "to", arg, kinds) == 1;
+        return 0;
+    case SHARD_KEY_SHARD_SIZE:
+        opt->shard_size = s2s_arg_i64(state, "shard-size", arg, 1, INT32_MAX);
         return 0;
     case ARGP_KEY_ARG:
         if (most_inputs && opt->n_inputs == most_inputs)

@@ -201,6 +201,18 @@ static int parse_mixed(struct s2s_cut *cut, const json_t *json, const char *fiel
     return rc < 0 ? rc : measure_mix(cut, err);
 }
 
+static int check_length(const struct s2s_cut *cut, struct s2s_error *err)
+{
+    const double most_s = (double)S2S_MAX_SAMPLES / (cut->rate_hz > 0 ? cut->rate_hz : 1);
+    double longest_s = cut->duration_s;
+    for (size_t i = 0; i < cut->n_tracks; i++) /* also those that are mute */
+        longest_s = fmax(longest_s, cut->tracks[i].offset_s + cut->tracks[i].duration_s);
+    if (cut->duration_s > 0 && longest_s <= most_s)
+        return 0;
+    return s2s_error_set(err, S2S_E_RANGE, "a duration of %g s; up to %g s can be loaded",
+                         longest_s, most_s);
+}
+
 int s2s_cut_parse(struct s2s_cut **out, const json_t *json, const char *field, const char *manifest,
                   struct s2s_error *err)
 {
@@ -219,8 +231,8 @@ int s2s_cut_parse(struct s2s_cut **out, const json_t *json, const char *field, c
         cut->duration_s = cut->tracks[0].duration_s;
         cut->rate_hz = cut->tracks[0].rate_hz;
     }
-    if (rc >= 0 && !(cut->duration_s > 0 && cut->duration_s <= 1e9))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "a duration of %g s", cut->duration_s);
+    if (rc >= 0)
+        rc = check_length(cut, err);
     if (rc >= 0)
         *out = cut;
     else

@@ -211,6 +211,9 @@ void s2s_waves_fit(struct s2s_waves *waves, int64_t n)
 static int resample(struct s2s_waves *waves, int64_t n_out, int from_hz, int to_hz,
                     struct s2s_error *err)
 {
+    if (n_out > S2S_MAX_SAMPLES / (waves->n_channels > 0 ? waves->n_channels : 1))
+        return s2s_error_set(err, S2S_E_RANGE, "%lld samples after a change from %d Hz to %d Hz",
+                             (long long)n_out, from_hz, to_hz);
     float *data = s2s_xmalloc(((size_t)waves->n_channels * (size_t)n_out + 1) * sizeof *data);
     int rc = 0;
     for (int c = 0; rc == 0 && c < waves->n_channels; c++)
@@ -222,9 +225,12 @@ static int resample(struct s2s_waves *waves, int64_t n_out, int from_hz, int to_
     return rc;
 }
 
-static void stretch(struct s2s_waves *waves, double factor, int rate_hz)
+static int stretch(struct s2s_waves *waves, double factor, int rate_hz, struct s2s_error *err)
 {
     const int64_t n_out = s2s_audio_n_faster(waves->n_samples, factor);
+    if (n_out > S2S_MAX_SAMPLES / (waves->n_channels > 0 ? waves->n_channels : 1))
+        return s2s_error_set(err, S2S_E_RANGE, "%lld samples at a tempo of %g", (long long)n_out,
+                             factor);
     float *data = s2s_xmalloc(((size_t)waves->n_channels * (size_t)n_out + 1) * sizeof *data);
     for (int c = 0; c < waves->n_channels; c++)
         s2s_audio_stretch(data + c * n_out, n_out, waves->data + c * waves->n_samples,
@@ -232,6 +238,7 @@ static void stretch(struct s2s_waves *waves, double factor, int rate_hz)
     free(waves->data);
     waves->data = data;
     waves->n_samples = n_out;
+    return 0;
 }
 
 int s2s_waves_transform(struct s2s_waves *waves, const struct s2s_transform *t, int rate_hz,
@@ -244,8 +251,7 @@ int s2s_waves_transform(struct s2s_waves *waves, const struct s2s_transform *t, 
             waves->data[i] *= (float)t->factor;
         return 0;
     case S2S_TRANSFORM_TEMPO:
-        stretch(waves, t->factor, rate_hz);
-        return 0;
+        return stretch(waves, t->factor, rate_hz, err);
     case S2S_TRANSFORM_SPEED:
         from_hz = (int)nearbyint(rate_hz * t->factor);
         to_hz = rate_hz;
@@ -413,7 +419,7 @@ int s2s_recording_load(struct s2s_waves *waves, const struct s2s_recording *r, c
     const double wanted_s = duration_s >= 0 ? duration_s : r->duration_s - offset_s;
     const int64_t want = s2s_audio_n_samples(wanted_s, r->rate_hz);
     const int64_t allowed = (int64_t)ceil(opt->tolerance_s * r->rate_hz);
-    if (!(offset_s <= r->duration_s) || !(wanted_s > 0) || wanted_s > 1e9)
+    if (!(offset_s <= r->duration_s) || !(wanted_s > 0) || wanted_s > 1e9 || want > S2S_MAX_SAMPLES)
         return s2s_error_set(err, S2S_E_TRUNCATED, "wanted are %g s from %g s on, it has %g s",
                              wanted_s, offset_s, r->duration_s);
     /* what is asked for to a thousandth of a second is all there is */

@@ -17,6 +17,10 @@
 struct s2s_error;
 struct s2s_audio_known;
 
+/* Of one cut or recording, channels together: 37 hours at 16 kHz. What descriptions say beyond that
+ * is not believed, as nothing holds it against bytes that are there. */
+#define S2S_MAX_SAMPLES (INT64_C(1) << 31)
+
 /* One file of a recording. */
 struct s2s_recording_source {
     struct s2s_sound sound; /* all of it; without path and bytes its sound is elsewhere (Shar) */

@@ -23,6 +23,8 @@ bool s2s_audio_changes(const struct s2s_audio_change *change)
 
 int64_t s2s_audio_n_faster(int64_t n, double factor)
 {
+    if (factor == 1) /* of nearly all samples, and to print and read numbers takes a while */
+        return n;
     /* Python's round to 8 decimals, then half up where it gets shorter, half down else */
     char text[64];
     snprintf(text, sizeof text, "%.8f", (double)n / factor);

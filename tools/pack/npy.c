@@ -63,7 +63,7 @@ static const struct argp npy_argp = {
     .doc = "Turn a packed SFT file of NeMo into a stream of layout sft, or such a stream into one."
            "\vExamples:\n"
            "  s2s-pack --ids rows.jsonl --tokens 64 --layout sft -o packs.s2s\n"
-           "  s2s-pack npy -o packs.npy sft.s2s\n"
+           "  s2s-pack npy -o packs.npy sft/packs.s2s\n"
            "  s2s-pack npy -o packs.s2s packs.npy\n\n"
            "Exit status: 0 done, 1 an input is bad or a write failed, 2 bad command line or an "
            "input that cannot be opened.\n"

@@ -27,7 +27,7 @@ GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,open
 endif
 
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter -Wno-psabi
-OPT_release := -O3 -g
+OPT_release := -O3 -g1
 OPT_debug := -Og -g3
 OPT_sanitize := -O3 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DCPU_MAP_BYTES=SIZE_MAX -DPICKLE_WINDOW=4096 -DPICKLE_COLLECT=1024 -DPICKLE_PAIRS=2 -DHEADER_WINDOW=64
 OPT_tsan := -O1 -g -fsanitize=thread
@@ -106,6 +106,8 @@ ifneq ($(LEVELS),)
 $(BUILD)/kernels/cpu/levels.o: CFLAGS_ALL += -DCPU_LEVELS='$(foreach level,$(LEVELS),LEVEL($(symbol), "$(level)"))'
 endif
 
+# tests are compiled more often than they run long
+$(call obj,$(UNIT_SRC) $(FUZZ_SRC)): OPT := $(subst -O3,-O1,$(OPT))
 # MPI_STATUSES_IGNORE of MPICH is no array, as its prototypes say it were
 $(call obj,$(MPI_SRC)): CFLAGS_ALL += -fPIC -Wno-stringop-overflow
 $(MPI_LIB): $(call obj,$(MPI_SRC))

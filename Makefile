@@ -62,7 +62,8 @@ CXXFLAGS_ALL = -std=c++17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
 GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
 LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/*/*.c))
-LIB_CXX := $(wildcard lib/*/*.cc)
+# what is a library of its own (below) is not in this one
+LIB_CXX := $(filter-out lib/text/sentencepiece.cc,$(wildcard lib/*/*.cc))
 LIB := $(BUILD)/libs2s.a
 PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
 PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))

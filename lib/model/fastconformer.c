@@ -8,6 +8,7 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
+#include "lib/model/keys.h"
 #include "lib/model/modality.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
@@ -17,6 +18,7 @@ struct config {
     int64_t n_layers, n_mels, channels, factor;
     int n_stages;
     bool scale_input;
+    bool stacks, stack_norm; /* frames side by side, in the place of convolutions; each normed */
     double input_dropout, positions_dropout; /* of what goes into the layers, of their positions */
     struct s2s_nn_conformer_options block;
 };
@@ -41,11 +43,58 @@ static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 
 /* ---- config.json ---- */
 
+/* Keys of transformers' class (5.24), and some of NeMo's that it has not. */
+static const struct model_key keys[] = {
+    {"hidden_size", MODEL_KEY_NEEDED, 1, NULL, NULL},
+    {"intermediate_size", MODEL_KEY_NEEDED, 1, NULL, NULL},
+    {"num_hidden_layers", MODEL_KEY_NEEDED, 1, NULL, NULL},
+    {"num_attention_heads", MODEL_KEY_NEEDED, 1, NULL, NULL},
+    {"num_key_value_heads", MODEL_KEY_READ, 1, NULL, NULL},
+    {"hidden_act", MODEL_KEY_READ, 1, NULL, NULL},
+    {"attention_bias", MODEL_KEY_READ, 1, NULL, NULL},
+    {"convolution_bias", MODEL_KEY_READ, 1, NULL, NULL},
+    {"conv_kernel_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"conv_norm_type", MODEL_KEY_READ, 1, NULL, NULL},
+    {"num_mel_bins", MODEL_KEY_READ, 1, NULL, NULL},
+    {"scale_input", MODEL_KEY_READ, 1, NULL, NULL},
+    {"subsampling", MODEL_KEY_READ, 1, NULL, NULL},
+    {"subsampling_factor", MODEL_KEY_READ, 1, NULL, NULL},
+    {"subsampling_conv_channels", MODEL_KEY_READ, 1, NULL, NULL},
+    {"subsampling_conv_kernel_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"subsampling_conv_stride", MODEL_KEY_READ, 1, NULL, NULL},
+    {"modality_adapter", MODEL_KEY_READ, 1, NULL, NULL},
+    {"dropout", MODEL_KEY_READ, 1, NULL, NULL},
+    {"activation_dropout", MODEL_KEY_READ, 1, NULL, NULL},
+    {"attention_dropout", MODEL_KEY_READ, 1, NULL, NULL},
+    {"dropout_positions", MODEL_KEY_READ, 1, NULL, NULL},
+    {"dropout_pre_encoder", MODEL_KEY_READ, 1, NULL, NULL},
+    {"layerdrop", MODEL_KEY_QUIET, 1, NULL, NULL}, /* layers are never left out */
+    {"initializer_range", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"max_position_embeddings", MODEL_KEY_QUIET, 1, NULL, NULL}, /* tables grow */
+    {"pad_token_id", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"self_attention_model", MODEL_KEY_FIXED, 1, "rel_pos", "expected rel_pos"},
+    {"untie_biases", MODEL_KEY_READ, 1, NULL, NULL},
+    {"att_context_size", MODEL_KEY_OFF, 1, NULL, "every frame sees all of its clip"},
+    {"att_context_style", MODEL_KEY_FIXED, 1, "regular", "expected regular"},
+    {"conv_context_size", MODEL_KEY_OFF, 1, NULL, "convolutions see both sides alike"},
+    {"causal_downsampling", MODEL_KEY_OFF, 1, NULL, "convolutions see both sides alike"},
+};
+
 static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     enum { BIG = 1 << 24 };
+    static const char *const norms[] = {"batch_norm", "layer_norm", NULL};
+    static const char *const ways[] = {"dw_striding", "stacking", "stacking_norm", NULL};
+    const struct model_keys known = {keys, sizeof keys / sizeof *keys, 1, "parakeet_encoder"};
     struct s2s_nn_conformer_options *b = &c->block;
-    int rc;
+    int norm, way, rc;
+    if ((rc = model_check_keys(conf, &known, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&norm, conf, "conv_norm_type", norms, 0, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&way, conf, "subsampling", ways, 0, err)) < 0)
+        return rc;
+    b->layer_norm = norm == 1;
+    c->stacks = way > 0;
+    c->stack_norm = way == 2;
     if ((rc = s2s_conf_get_i64(&b->width, conf, "hidden_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&b->inner, conf, "intermediate_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&c->n_layers, conf, "num_hidden_layers", 0, 10000, err)) < 0 ||
@@ -68,6 +117,7 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
 static int check_assumed(const struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     static const char *const acts[] = {"silu", "swish", NULL};
+    bool untied;
     const struct {
         const char *key;
         int64_t value;
@@ -85,6 +135,11 @@ static int check_assumed(const struct config *c, const struct s2s_conf *conf, st
                                   "%lld where only %lld is implemented", (long long)value,
                                   (long long)fixed[i].value);
     }
+    if ((rc = s2s_conf_get_bool_or(&untied, conf, "untie_biases", true, err)) < 0)
+        return rc;
+    if (!untied)
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "untie_biases"),
+                              "expected true: layers do not share bias_u and bias_v");
     return s2s_conf_get_choice_or(&act, conf, "hidden_act", acts, 0, err);
 }
 
@@ -93,9 +148,9 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
     int rc = read_sizes(c, conf, err);
     if (rc < 0 || (rc = check_assumed(c, conf, err)) < 0)
         return rc;
-    while ((1 << c->n_stages) < c->factor)
+    while (!c->stacks && (1 << c->n_stages) < c->factor)
         c->n_stages++;
-    if ((1 << c->n_stages) != c->factor || c->n_stages > S2S_NN_MAX_STAGES)
+    if (!c->stacks && ((1 << c->n_stages) != c->factor || c->n_stages > S2S_NN_MAX_STAGES))
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "subsampling_factor"),
                               "%lld is not a power of two up to %d", (long long)c->factor,
                               1 << S2S_NN_MAX_STAGES);
@@ -107,7 +162,7 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "conv_kernel_size"),
                               "%lld is even: such a kernel has no middle",
                               (long long)c->block.kernel_size);
-    if (c->n_mels % c->factor)
+    if (!c->stacks && c->n_mels % c->factor)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "num_mel_bins"),
                               "%lld is no multiple of subsampling_factor %lld",
                               (long long)c->n_mels, (long long)c->factor);
@@ -166,6 +221,8 @@ static int check_ranks(const struct s2s_model *model, const struct s2s_nn_confor
         {"num_attention_heads", "attention heads", b->n_heads, b->n_heads % ranks == 0},
         {"hidden_size", "channels", b->width, b->width % ranks == 0},
         {"intermediate_size", "columns of a feed-forward", b->inner, b->inner % ranks == 0},
+        {"conv_norm_type", "channels that layer_norm needs together", b->width,
+         !b->layer_norm || ranks == 1},
     };
     return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
 }
@@ -186,8 +243,12 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     char *place = s2s_xasprintf("%ssubsampling", model->prefix);
     struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .fan_in = true};
-    s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
-                            c->block.width);
+    if (c->stacks)
+        s2s_nn_stacking_init(&m->subsampling, &ctx, c->factor, c->n_mels, c->block.width,
+                             c->stack_norm);
+    else
+        s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
+                                c->block.width);
     m->on_input = s2s_nn_dropout_at(&ctx, "dropout", c->input_dropout);
     m->on_positions = s2s_nn_dropout_at(&ctx, "positions", c->positions_dropout);
     free(place);

@@ -85,9 +85,41 @@ void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_
 
 int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_t n_mel)
 {
+    if (layer->stacked > 0)
+        return (n_mel + layer->stacked - 1) / layer->stacked;
     for (int i = 0; i < layer->n_stages; i++)
         n_mel = (n_mel + 1) / 2;
     return n_mel;
+}
+
+void s2s_nn_stacking_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
+                          int64_t factor, int64_t n_mels, int64_t width, bool norm)
+{
+    *layer = (struct s2s_nn_subsampling){.n_mels = n_mels, .stacked = factor};
+    if (norm)
+        s2s_nn_layernorm_init(&layer->norm, ctx, "pre_norm", n_mels);
+    s2s_nn_linear_init(&layer->linear, ctx, "proj_out", width, factor * n_mels, true, S2S_NN_WHOLE);
+}
+
+static struct s2s_tensor *stack(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
+                                struct s2s_tensor *mel, const int64_t *cu_mel, int64_t n_clips)
+{
+    const int64_t n_mels = layer->n_mels, n = s2s_tensor_rows(mel) / n_mels;
+    int64_t n_frames = 0, at = 0;
+    for (int64_t k = 0; k < n_clips; k++)
+        n_frames += s2s_nn_subsampling_frames(layer, cu_mel[k + 1] - cu_mel[k]);
+    int32_t *rows = s2s_xmalloc((size_t)(n_frames * layer->stacked + 1) * sizeof *rows);
+    for (int64_t k = 0; k < n_clips; k++)
+        for (int64_t i = cu_mel[k]; i < cu_mel[k + 1] || at % layer->stacked; i++)
+            rows[at++] = i < cu_mel[k + 1] ? (int32_t)(i - cu_mel[0]) : -1;
+    struct s2s_tensor *idx = s2s_tape_upload_i32(tape, rows, at),
+                      *x = s2s_tape_view(tape, mel, 2, (int64_t[]){n, n_mels});
+    free(rows);
+    x = s2s_op_gather_rows(tape, x, idx);
+    if (layer->norm.gain)
+        x = s2s_op_layernorm(tape, x, layer->norm.gain->tensor, layer->norm.bias->tensor, NORM_EPS);
+    x = s2s_tape_view(tape, x, 2, (int64_t[]){n_frames, layer->stacked * n_mels});
+    return s2s_nn_linear(tape, &layer->linear, x);
 }
 
 /* Bounds of the clips after so many stages. */
@@ -108,6 +140,8 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
                                       struct s2s_tensor *mel, const int64_t *cu_mel,
                                       int64_t n_clips)
 {
+    if (layer->stacked > 0)
+        return stack(tape, layer, mel, cu_mel, n_clips);
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
     struct s2s_seqs in = stage_seqs(tape, cu_mel, n_clips, 0, cu);
     struct s2s_tensor *x = mel;

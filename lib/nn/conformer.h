@@ -15,7 +15,9 @@ enum { S2S_NN_MAX_STAGES = 8 };
 
 /*
  * log2(factor) convolutions of stride 2 (the later ones depthwise with a pointwise one behind),
- * ReLU after each, then a linear map of [channels, mels / factor] to the width.
+ * ReLU after each, then a linear map of [channels, mels / factor] to the width. Or, stacking:
+ * `factor` frames side by side, zeros behind a clip's last one, each normed where it is asked for;
+ * then the linear map.
  */
 struct s2s_nn_subsampling {
     int n_stages;
@@ -23,7 +25,11 @@ struct s2s_nn_subsampling {
     struct s2s_param *conv_w[S2S_NN_MAX_STAGES], *conv_b[S2S_NN_MAX_STAGES];   /* stride 2 */
     struct s2s_param *point_w[S2S_NN_MAX_STAGES], *point_b[S2S_NN_MAX_STAGES]; /* from stage 1 */
     struct s2s_nn_linear linear;
+    int64_t stacked;              /* frames side by side; 0: convolutions */
+    struct s2s_nn_layernorm norm; /* gain NULL: none */
 };
+void s2s_nn_stacking_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
+                          int64_t factor, int64_t n_mels, int64_t width, bool norm);
 void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
                              int n_stages, int64_t n_mels, int64_t channels, int64_t width);
 /* Frames that n mel frames become. */

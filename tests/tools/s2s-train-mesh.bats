@@ -122,6 +122,7 @@ LINES
     equal <<LINES
 mesh.tp=2 | s.yaml $layers train.dropout=0.1 train.steps=3
 mesh.cp=2 mesh.pp=2 | s.yaml $layers train.steps=3
+mesh.tp=2 mesh.dp=2 | s.yaml model.encoder.override={"subsampling":"stacking_norm"} train.steps=3
 mesh.dp=2 train.recompute=full | s.yaml model.encoder.override={"modality_adapter":{"type":"linear","output_dim":20}} train.steps=3 model.encoder.freeze=true model.unfreeze=["encoder.modality_adapter.*"]
 LINES
 }

@@ -152,6 +152,24 @@ PY
 LINES
 }
 
+@test "a key of an encoder's config that changes the mathematics and is not known is an error" {
+    mkdir model
+    cp "$M/parakeet_encoder/model.safetensors" model/
+    while IFS='|' read -r change text; do
+        jq ". + $change" "$M/parakeet_encoder/config.json" >model/config.json
+        exits 1 s2s-train probe --model model --inputs "$M/parakeet_encoder/inputs.safetensors" --out out
+        says "$text"
+    done <<'LINES'
+{untie_biases: false}|untie_biases: expected true
+{self_attention_model: "abs_pos"}|self_attention_model: expected rel_pos
+{att_context_size: [70, 13]}|att_context_size: every frame sees all of its clip
+{causal_downsampling: true}|causal_downsampling: convolutions see both sides alike
+{subsampling: "vggnet"}|subsampling: expected
+{conv_norm_type: "group_norm"}|conv_norm_type: expected
+{attention_softcap: 30}|attention_softcap: not a key of parakeet_encoder that is known
+LINES
+}
+
 @test "an encoder for another number of mel bins says both" {
     exits 1 s2s-train probe --model "$M/parakeet_encoder" --inputs "$M/parakeet_encoder_train/inputs.safetensors" --out out
     says "128"

@@ -133,6 +133,11 @@ def adapter(a, w, x, valid):
     if "d_model" not in a:
         return x
     x = affine(w, "pre_encode", x) * (math.sqrt(a["d_model"]) if a.get("xscaling", True) else 1)
+    x = layers(a, w, x, valid)
+    return affine(w, "out_proj", x) if "out_proj.weight" in w else x
+
+
+def layers(a, w, x, valid):
     feed = lambda at, y: affine(w, at + ".linear2", silu(affine(w, at + ".linear1", y)))
     for i in range(a["n_layers"]):
         at = "layers.%d." % i
@@ -141,7 +146,7 @@ def adapter(a, w, x, valid):
         x = x + convolution(a, w, at + "conv.", normed(w, at + "norm_conv", x), valid)
         x = x + 0.5 * feed(at + "feed_forward2", normed(w, at + "norm_feed_forward2", x))
         x = normed(w, at + "norm_out", x)
-    return affine(w, "out_proj", x) if "out_proj.weight" in w else x
+    return x
 
 
 def reference(a, weights, inputs, target, alone):
@@ -217,4 +222,5 @@ def main():
     assert worst < 2e-4, worst
 
 
-main()
+if __name__ == "__main__":
+    main()

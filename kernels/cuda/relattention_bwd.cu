@@ -68,7 +68,7 @@ template <class P_, int D_, int WARPS_, int N_> struct rel_queries_shape {
 };
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS) rel_queries_kernel(const rel_backward b)
+__global__ void __launch_bounds__(S::THREADS, 2) rel_queries_kernel(const rel_backward b)
 {
     typedef typename S::P P;
     typedef att_shape<P, S::D> Shape;
@@ -304,8 +304,12 @@ template <class S> static __device__ __forceinline__ rel_tiles tiles_of(char *sh
     return {sh, NULL, sh + TILE, sh + 2 * TILE, sh + 3 * TILE, sh + S::ROOM_AT, at, head};
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::THREADS) rel_keys_kernel(const rel_backward b, const float *u)
+/* dk and the sums of rows, dvalue, or both: of wide heads the registers hold one. */
+enum { WANTS_DK = 1, WANTS_DV = 2, WANTS_BOTH = 3 };
+
+template <class S, int WANTS>
+__global__ void __launch_bounds__(S::THREADS, 2)
+    rel_keys_kernel(const rel_backward b, const float *u)
 {
     typedef typename S::P P;
     const rel_problem &a = b.a;
@@ -323,8 +327,10 @@ __global__ void __launch_bounds__(S::THREADS) rel_keys_kernel(const rel_backward
 #pragma unroll 1
     for (int i = 0; i < clip.n; i += S::M) {
         make_scores<S>(b, clip, t, i);
-        times_queries<S>(dv, unused, t.room + S::TURNED_BYTES, t.d_o);
-        times_queries<S>(dk, sum, t.room, t.q);
+        if constexpr ((WANTS & WANTS_DV) != 0)
+            times_queries<S>(dv, unused, t.room + S::TURNED_BYTES, t.d_o);
+        if constexpr ((WANTS & WANTS_DK) != 0)
+            times_queries<S>(dk, sum, t.room, t.q);
         __syncthreads(); /* nobody reads these tiles any more */
     }
 #pragma unroll
@@ -334,25 +340,25 @@ __global__ void __launch_bounds__(S::THREADS) rel_keys_kernel(const rel_backward
         sum[h] += shfl_xor(sum[h], 2);
         if (j >= clip.n)
             continue;
-        if (lane % 4 == 0)
+        if ((WANTS & WANTS_DK) && lane % 4 == 0)
             b.by_key[head * a.most_rows + clip.begin + j] = sum[h];
 #pragma unroll
         for (int n = 0; n < S::D / 8; n++) {
             const int col = n * 8 + lane % 4 * 2;
             const float *const bias = u + (int64_t)head * a.dim;
             const float x = col < a.dim ? bias[col] : 0, y = col + 1 < a.dim ? bias[col + 1] : 0;
-            if (b.dk.mat.data)
+            if ((WANTS & WANTS_DK) && b.dk.mat.data)
                 att_put(b.dk, clip.begin + j, head, a.dim, col,
                         a.scale * (dk[n][2 * h] + sum[h] * x),
                         a.scale * (dk[n][2 * h + 1] + sum[h] * y));
-            if (b.dvalue.mat.data)
+            if ((WANTS & WANTS_DV) && b.dvalue.mat.data)
                 att_put(b.dvalue, clip.begin + j, head, a.dim, col, dv[n][2 * h], dv[n][2 * h + 1]);
         }
     }
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS)
+__global__ void __launch_bounds__(S::THREADS, 2)
     rel_positions_kernel(const rel_backward b, const float *v)
 {
     typedef typename S::P P;
@@ -418,8 +424,18 @@ static void rows_run(struct s2s_queue *queue, const struct rel_backward &b,
     const dim3 keys((unsigned)(b.a.n_seqs * tiles), (unsigned)b.a.n_heads);
     const dim3 positions((unsigned)cuda_ceil_div(2 * b.a.max_seqlen - 1, Positions::M),
                          (unsigned)b.a.n_heads, (unsigned)b.n_parts);
-    if (args->dk.data || args->dvalue.data || args->du)
-        LAUNCH(queue, rel_keys_kernel<Keys>, keys, Keys::THREADS, Keys::SHARED_BYTES, b, f->u);
+    if constexpr (D <= 128) {
+        if (args->dk.data || args->dvalue.data || args->du)
+            LAUNCH(queue, (rel_keys_kernel<Keys, WANTS_BOTH>), keys, Keys::THREADS,
+                   Keys::SHARED_BYTES, b, f->u);
+    } else {
+        if (args->dk.data || args->du)
+            LAUNCH(queue, (rel_keys_kernel<Keys, WANTS_DK>), keys, Keys::THREADS,
+                   Keys::SHARED_BYTES, b, f->u);
+        if (args->dvalue.data)
+            LAUNCH(queue, (rel_keys_kernel<Keys, WANTS_DV>), keys, Keys::THREADS,
+                   Keys::SHARED_BYTES, b, f->u);
+    }
     if (args->dp.data || args->dv)
         LAUNCH(queue, rel_positions_kernel<Positions>, positions, Positions::THREADS,
                Positions::SHARED_BYTES, b, f->v);

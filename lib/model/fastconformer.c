@@ -235,7 +235,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     if (rc < 0 || (rc = read_dropout(c, model, err)) < 0 ||
         (rc = check_ranks(model, &c->block, err)) < 0)
         return rc;
-    if ((rc = modality_read(&m->modality, model, c->block.width, err)) < 0)
+    if ((rc = model_modality_read(&m->modality, model, c->block.width, err)) < 0)
         return rc;
     model->hidden_size = m->modality.out;
     model->n_mels = c->n_mels;
@@ -259,7 +259,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);
     m->adapter_begin = model->params->n;
-    modality_build(model, &m->modality);
+    model_modality_build(model, &m->modality);
     model_add_block(
         model,
         &(struct s2s_block){
@@ -271,7 +271,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
 static void fastconformer_free(void *impl)
 {
     struct fastconformer *m = impl;
-    modality_release(&m->modality);
+    model_modality_release(&m->modality);
     free(m->layers);
     free(m);
 }
@@ -322,7 +322,7 @@ static void name_frames(const struct s2s_model *model, const struct s2s_pass *pa
     struct s2s_nn_clips *clips = &shared->clips;
     const bool draws = model->draws && mel->draws;
     struct s2s_tensor *names = draws ? model_name_clips(pass->tape, mel, cu) : NULL;
-    modality_prepare(&m->modality, pass, shared, is_trained(model, true) ? names : NULL);
+    model_modality_prepare(&m->modality, pass, shared, is_trained(model, true) ? names : NULL);
     if (!draws || !is_trained(model, false))
         return;
     clips->tp.inside = clips->tp.outside = names;

@@ -191,7 +191,8 @@ static int check_ranks(const struct s2s_model *model, const struct s2s_nn_confor
     return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
 }
 
-int modality_read(struct modality *m, struct s2s_model *model, int64_t width, struct s2s_error *err)
+int model_modality_read(struct modality *m, struct s2s_model *model, int64_t width,
+                        struct s2s_error *err)
 {
     const struct s2s_conf *conf;
     int64_t in;
@@ -217,7 +218,7 @@ int modality_read(struct modality *m, struct s2s_model *model, int64_t width, st
     return read_dropout(m, model, err);
 }
 
-void modality_release(struct modality *m)
+void model_modality_release(struct modality *m)
 {
     free(m->layers);
     *m = (struct modality){.kind = MODALITY_IDENTITY};
@@ -281,7 +282,7 @@ static void add_layer(struct s2s_model *model, struct modality *m, int idx)
     add_block(model, &block, "layers", idx);
 }
 
-void modality_build(struct s2s_model *model, struct modality *m)
+void model_modality_build(struct s2s_model *model, struct modality *m)
 {
     struct s2s_block block = {.run = run_first,
                               .impl = m,
@@ -316,8 +317,8 @@ void modality_build(struct s2s_model *model, struct modality *m)
     free(place);
 }
 
-void modality_prepare(const struct modality *m, const struct s2s_pass *pass,
-                      struct model_encoder_shared *shared, struct s2s_tensor *names)
+void model_modality_prepare(const struct modality *m, const struct s2s_pass *pass,
+                            struct model_encoder_shared *shared, struct s2s_tensor *names)
 {
     if (m->kind != MODALITY_CONFORMER)
         return;

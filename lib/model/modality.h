@@ -37,14 +37,14 @@ struct model_encoder_shared {
 };
 
 /* Of the config of an encoder `width` wide; identity where it has none. SHAPE, RANGE and
- * UNSUPPORTED name the key. Gives: modality_release. */
-int modality_read(struct modality *modality, struct s2s_model *model, int64_t width,
-                  struct s2s_error *err);
-void modality_release(struct modality *modality);
+ * UNSUPPORTED name the key. Gives: model_modality_release. */
+int model_modality_read(struct modality *modality, struct s2s_model *model, int64_t width,
+                        struct s2s_error *err);
+void model_modality_release(struct modality *modality);
 /* Adds its parameters, which files of encoders may lack, and its blocks. The modality is kept. */
-void modality_build(struct s2s_model *model, struct modality *modality);
+void model_modality_build(struct s2s_model *model, struct modality *modality);
 /* shared->adapted, of shared->clips. names: of the frames, for dropout, or NULL. */
-void modality_prepare(const struct modality *modality, const struct s2s_pass *pass,
-                      struct model_encoder_shared *shared, struct s2s_tensor *names);
+void model_modality_prepare(const struct modality *modality, const struct s2s_pass *pass,
+                            struct model_encoder_shared *shared, struct s2s_tensor *names);
 
 #endif

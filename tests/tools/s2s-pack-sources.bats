@@ -34,7 +34,7 @@ PY
 }
 
 @test "blends draw in the order of NeMo over Lhotse" {
-    python3 "$ROOT/tests/oracle/data/check_orders.py"
+    python3 "$ROOT/tests/oracle/data/compare_orders.py"
 }
 
 @test "a blend gives the same bytes with one thread and with four, and twice" {

@@ -1,6 +1,6 @@
 """Are the samples of each orders/NAME.yaml drawn in the order of orders/NAME.txt, which make_orders.py had from NeMo and Lhotse?
 
-    check_orders.py    in a folder that make_data.py filled, with s2s-pack in PATH
+    compare_orders.py    in a folder that make_data.py filled, with s2s-pack in PATH
 """
 import glob
 import json

@@ -86,6 +86,7 @@ train: {steps: 3, packs_per_step: 4}
 checkpoint: {every: 1, keep: 3}
 YAML
     s2s-pack -q --manifest train.jsonl --tokenizer tokenizer.json --audio mel --tokens 64 --cp 2 -o packs.s2s
+    mkdir sounds && s2s-pack -q --manifest train.jsonl --tokenizer tokenizer.json --audio pcm --tokens 64 -o sounds/packs.s2s
     mkdir sft && s2s-pack -q --ids rows.jsonl --tokens 64 --layout sft -o sft/packs.s2s
     s2s-pack npy -q -o packs.npy sft/packs.s2s
     for i in 0 1; do s2s-pack -q --ids rows.jsonl --tokens 64 --plan --report $i.json >plan; done

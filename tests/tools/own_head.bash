@@ -3,6 +3,7 @@
 # own_head DIR HEAD: tie_word_embeddings is true in DIR/config.json, and in its model.safetensors lm_head.weight is the embedding's
 # rows from the last to the first (other), the embedding (equal), the same as F64 (wide), or stands in its place (alone)
 own_head() {
+    rm -f "$1/s2s-manifest.json" # of the file that is replaced
     python3 - "$1" "$2" <<'PY'
 import json, struct, sys
 folder, head = sys.argv[1:]

@@ -24,7 +24,7 @@ int main(int argc, char **argv)
                      "  s2s-shard ls packs.s2s\n"
                      "  s2s-shard view --record 0 --tensor labels packs.s2s\n"
                      "  s2s-shard verify *.s2s && s2s-shard cat *.s2s -o all.s2s.zst\n"
-                     "  s2s-shard export --to shar -o folder packs.s2s\n"
+                     "  s2s-shard export --to shar -o folder sounds/packs.s2s\n"
                      "\n"
                      "Exit status: 0 done, 1 a stream is bad or a write failed, 2 bad command "
                      "line or an input that cannot be opened.\n"

@@ -300,10 +300,11 @@ int shard_export(int argc, char **argv, struct s2s_error *err)
         {"shard-size", SHARD_KEY_SHARD_SIZE, "N", 0, "Utterances a shard (default 1000)", 0},
         {0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
-    shard_parse(&opt, options,
-                "The clips and texts of streams as shards of FLAC files in a new folder OUT."
-                "\vExample: s2s-shard export --to shar -o folder packs.s2s\nSee also: s2s-pack(1)",
-                0, argc, argv);
+    shard_parse(
+        &opt, options,
+        "The clips and texts of streams as shards of FLAC files in a new folder OUT."
+        "\vExample: s2s-shard export --to shar -o folder sounds/packs.s2s\nSee also: s2s-pack(1)",
+        0, argc, argv);
     struct exporter e = {.opt = &opt, .cuts = S2S_BUF_INIT};
     int rc = 0;
     if (!opt.common.out || !strcmp(opt.common.out, "-"))

@@ -164,11 +164,6 @@ void s2s_members_close(struct s2s_members *tar)
     free(tar);
 }
 
-const char *s2s_members_path(const struct s2s_members *tar)
-{
-    return tar->path;
-}
-
 /* A descriptor of its own, so that threads do not move each other's place. */
 static int reopen(const struct s2s_members *tar, struct s2s_error *err)
 {

@@ -17,8 +17,6 @@ void s2s_members_close(struct s2s_members *tar);
 /* Another walk over the same tar, with what that has copied of it. */
 int s2s_members_share(struct s2s_members **tar, const struct s2s_members *other,
                       struct s2s_error *err);
-/* The path as given; lent. */
-const char *s2s_members_path(const struct s2s_members *tar);
 
 /* A regular file of the tar; name is lent until the next call. */
 struct s2s_member {

@@ -5,14 +5,14 @@
 
 static const struct {
     enum s2s_dialect dialect;
-    const char *name, *title;
+    const char *name;
 } dialects[] = {
-    {S2S_DIALECT_S2S, "s2s", "s2s-train recipe"},
-    {S2S_DIALECT_SLM, "slm", "NeMo speechlm2 YAML"},
-    {S2S_DIALECT_RL, "rl", "NeMo-RL YAML"},
-    {S2S_DIALECT_AM, "am", "Automodel recipe"},
-    {S2S_DIALECT_MLM, "mlm", "Megatron-LM arguments"},
-    {S2S_DIALECT_HET, "het", "heterogeneous MIMO of Megatron-LM"},
+    {S2S_DIALECT_S2S, "s2s"},
+    {S2S_DIALECT_SLM, "slm"},
+    {S2S_DIALECT_RL, "rl"},
+    {S2S_DIALECT_AM, "am"},
+    {S2S_DIALECT_MLM, "mlm"},
+    {S2S_DIALECT_HET, "het"},
 };
 
 enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
@@ -22,14 +22,6 @@ const char *s2s_dialect_name(enum s2s_dialect dialect)
     for (int i = 0; i < N_DIALECTS; i++)
         if (dialects[i].dialect == dialect)
             return dialects[i].name;
-    return NULL;
-}
-
-const char *s2s_dialect_title(enum s2s_dialect dialect)
-{
-    for (int i = 0; i < N_DIALECTS; i++)
-        if (dialects[i].dialect == dialect)
-            return dialects[i].title;
     return NULL;
 }
 

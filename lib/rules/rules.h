@@ -30,9 +30,8 @@ enum s2s_dialect {
     S2S_DIALECT_HET = 1 << 5, /* heterogeneous MIMO training of Megatron-LM */
     S2S_DIALECT_ALL = (1 << 6) - 1,
 };
-const char *s2s_dialect_name(enum s2s_dialect dialect);  /* "slm"; NULL if none */
-const char *s2s_dialect_title(enum s2s_dialect dialect); /* "NeMo speechlm2 YAML" */
-enum s2s_dialect s2s_dialect_by_name(const char *name);  /* NONE if unknown */
+const char *s2s_dialect_name(enum s2s_dialect dialect); /* "slm"; NULL if none */
+enum s2s_dialect s2s_dialect_by_name(const char *name); /* NONE if unknown */
 /* By the keys of a config. NONE: no known dialect. */
 enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf);
 

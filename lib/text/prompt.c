@@ -73,14 +73,6 @@ struct s2s_prompt {
     char digest[33];
 };
 
-const char *const *s2s_prompt_names(void)
-{
-    static const char *names[N_FORMATS + 1];
-    for (int i = 0; i < N_FORMATS; i++)
-        names[i] = formats[i].name;
-    return names;
-}
-
 void s2s_prompt_free(struct s2s_prompt *prompt)
 {
     if (!prompt)

@@ -89,8 +89,6 @@ const char *s2s_prompt_name(const struct s2s_prompt *prompt);
 int32_t s2s_prompt_audio_id(const struct s2s_prompt *prompt); /* the placeholder's id */
 /* XXH3-128 of the format's templates and audio tag (hex, lent): goes into a stream's config. */
 const char *s2s_prompt_digest(const struct s2s_prompt *prompt);
-/* Names of the built-in templates of roles, NULL-ended. */
-const char *const *s2s_prompt_names(void);
 
 /*
  * Renders turns into out (overwritten; release it at the end). With `generate` the text that opens

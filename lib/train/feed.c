@@ -398,11 +398,6 @@ int s2s_feed_next(struct s2s_feed *f, const struct s2s_feed_step **step, struct 
     return 0;
 }
 
-int64_t s2s_feed_n_packs(const struct s2s_feed *f)
-{
-    return f->n_packs;
-}
-
 json_t *s2s_feed_describe(const struct s2s_feed *f)
 {
     return f->pipe ? NULL : train_streams_describe(&f->streams);

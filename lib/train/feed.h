@@ -64,7 +64,6 @@ int s2s_feed_open(struct s2s_feed **feed, const struct s2s_feed_options *options
 /* Collective as s2s_feed_open: the next step, lent until the next call. A failure is this rank's
  * and its peers' own: the caller shares it (s2s_mesh_all_ok). */
 int s2s_feed_next(struct s2s_feed *feed, const struct s2s_feed_step **step, struct s2s_error *err);
-int64_t s2s_feed_n_packs(const struct s2s_feed *feed); /* of an epoch; -1: a pipe */
 /* The streams, in the order they are read: [{"path", "packs", "digest" of the stream's end}, ..].
  * Gives a reference; NULL: a pipe, of which nothing is known. */
 json_t *s2s_feed_describe(const struct s2s_feed *feed);

@@ -164,3 +164,21 @@ PY
     done
     [ "$n" -gt 100 ]
 }
+
+@test "a conversion whose memory is out says so and leaves nothing" {
+    inject_or_skip
+    local n=1 ended=0
+    while :; do
+        with_fault "malloc:$n:ENOMEM" s2s-ckpt convert -q --to torch_dist "$ROOT/tests/oracle/ckpt/data/mini_writer" out
+        [ $fired = 1 ] || break
+        # some can do without what they asked for
+        if [ "$status" -ne 0 ]; then
+            [ -n "$output" ]
+            no_litter .
+            ended=$((ended + 1))
+        fi
+        rm -rf out
+        n=$((n + 23 * STEP))
+    done
+    [ $ended -ge 3 ]
+}

@@ -356,6 +356,7 @@ def make_bad():
     bad_record("clip_leaves", "utterance", audio_frames=I32(4, 5, 2))
     bad_record("clip_outside", "audio_slot[2]", audio_slot=I32(1, 7, 19))
     bad_record("ids", "ids", meta={"ids": '["u0"]'})
+    bad_record("ids_behind", "ids", meta={"ids": META["ids"] + "x"})
     bad_record("no_ids", "ids", meta={"ids": None})
     bad_record("qkv", "qkv_format", meta={"qkv_format": "bshd"})
     bad_record("cu_samples", "audio_cu_samples", base=with_pcm, audio_cu_samples=np.array([0, 700, 300, 1000], "i8"))

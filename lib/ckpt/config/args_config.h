@@ -47,7 +47,7 @@ int ckpt_config_check_counts(const json_t *config, struct s2s_error *err);
 
 /* The section of a config.json for the language model, which may be all of it. Lent; NULL for NULL.
  */
-const json_t *ckpt_config_of_words(const json_t *config);
+const json_t *ckpt_text_config(const json_t *config);
 
 /* The model_type of a config.json; "": none. */
 const char *ckpt_config_type(const json_t *config);

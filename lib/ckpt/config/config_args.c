@@ -480,7 +480,7 @@ static void add_words(struct maker *m)
     set(m, "untie_embeddings_and_output_weights", json_boolean(output));
 }
 
-const json_t *ckpt_config_of_words(const json_t *config)
+const json_t *ckpt_text_config(const json_t *config)
 {
     const json_t *text = json_object_get(config, "text_config");
     text = text ? text : json_object_get(config, "llm_config");
@@ -506,7 +506,7 @@ static bool is_off(const struct ckpt_arg_key *key, const json_t *value)
 
 int ckpt_config_check(const json_t *config, struct s2s_error *err)
 {
-    const json_t *words = ckpt_config_of_words(config);
+    const json_t *words = ckpt_text_config(config);
     int rc = 0;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config && rc == 0; key++) {
         const json_t *value = json_object_get(words, key->config);
@@ -573,7 +573,7 @@ static void warn_of_unknown(const struct maker *m)
 
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 {
-    const json_t *text = ckpt_config_of_words(config);
+    const json_t *text = ckpt_text_config(config);
     struct maker m = {.args = json_object(),
                       .config = text,
                       .type = ckpt_config_type(text),

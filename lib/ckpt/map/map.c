@@ -136,7 +136,7 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key)
 {
-    const json_t *config = e->config, *words = ckpt_config_of_words(config);
+    const json_t *config = e->config, *words = ckpt_text_config(config);
     const json_t *value = json_object_get(words, config_key);
     if (!json_is_integer(value))
         value = json_object_get(config, config_key);
@@ -163,8 +163,8 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
-    if (e->eye_heads > 0 && e->eye_heads <= width)
-        return e->eye_heads;
+    if (e->vision_heads > 0 && e->vision_heads <= width)
+        return e->vision_heads;
     const int64_t heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
     const int64_t said = ckpt_map_number(e, "hidden_size", "hidden_size");
     if (e->map.n_stacks == 1 && heads > 0 &&
@@ -368,7 +368,7 @@ static bool wants_same(const char *a, const char *b)
 static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
                            const struct ckpt_map_family *alike, struct ckpt_map_family *family)
 {
-    const json_t *config = ckpt_config_of_words(e->any_config);
+    const json_t *config = ckpt_text_config(e->any_config);
     const char *type = ckpt_config_type(config);
     struct families all = {.text = text ? text : ""};
     if (!*type && json_is_true(json_object_get(e->args, "squared_relu")))
@@ -510,8 +510,8 @@ static void find_numbers(struct ckpt_map_engine *e)
     e->any_config = e->config ? e->config : e->own_config;
     /* of the whole model: a part's configuration has none */
     const json_t *whole = e->request->config ? e->request->config : kept;
-    const json_t *eye = json_object_get(whole, "vision_config");
-    e->eye_heads = json_integer_value(json_object_get(eye, "num_attention_heads"));
+    const json_t *vision = json_object_get(whole, "vision_config");
+    e->vision_heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
     json_decref(kept);
 }
 

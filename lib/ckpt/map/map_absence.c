@@ -16,7 +16,7 @@ static int args_tied(const json_t *args)
 
 static int config_tied(const json_t *config)
 {
-    const json_t *words = ckpt_config_of_words(config);
+    const json_t *words = ckpt_text_config(config);
     const json_t *tied = json_object_get(words, "tie_word_embeddings");
     if (!json_is_boolean(tied))
         tied = json_object_get(config, "tie_word_embeddings");
@@ -27,7 +27,7 @@ static int config_tied(const json_t *config)
 
 static bool has_no_conv_bias(const struct ckpt_map_engine *e)
 {
-    const json_t *config = ckpt_config_of_words(e->any_config);
+    const json_t *config = ckpt_text_config(e->any_config);
     return json_is_false(json_object_get(config, "use_conv_bias"));
 }
 
@@ -47,7 +47,7 @@ static bool has_no_projection(const json_t *config)
 static int whole_tied(const struct ckpt_map_engine *e)
 {
     const json_t *whole = e->request->is_part ? e->request->beside : e->config;
-    const json_t *part = ckpt_config_of_words(e->config);
+    const json_t *part = ckpt_text_config(e->config);
     const json_t *said = json_object_get(whole, "tie_word_embeddings");
     if (!said && e->request->is_part && ckpt_config_ties(ckpt_config_type(whole)))
         return 1;
@@ -77,7 +77,7 @@ static bool is_tied(const struct ckpt_map_engine *e)
         tied = config_tied(e->own_config);
     /* transformers' default is untied; for a part the whole model decides */
     if (tied < 0 && e->to_megatron && !e->request->is_part)
-        return ckpt_config_of_words(e->config) != e->config ||
+        return ckpt_text_config(e->config) != e->config ||
                !ckpt_config_class(ckpt_config_type(e->config));
     return tied != 0;
 }
@@ -235,7 +235,7 @@ static bool is_claimed_by_type(const json_t *config, const struct claim *claim)
 /* By a key of the configuration that the model's class heeds; code of its own may heed any. */
 static bool is_claimed_by_key(const struct ckpt_map_engine *e, const char *key)
 {
-    const json_t *config = ckpt_config_of_words(e->any_config);
+    const json_t *config = ckpt_text_config(e->any_config);
     return is_true(config, key) &&
            (json_object_get(config, "auto_map") || json_object_get(e->any_config, "auto_map") ||
             ckpt_config_heeds(ckpt_config_type(config), key));
@@ -243,7 +243,7 @@ static bool is_claimed_by_key(const struct ckpt_map_engine *e, const char *key)
 
 static bool is_claimed(const struct ckpt_map_engine *e, const struct claim *claim)
 {
-    const json_t *config = ckpt_config_of_words(e->any_config);
+    const json_t *config = ckpt_text_config(e->any_config);
     return is_claimed_by_key(e, claim->config[0]) || is_claimed_by_key(e, claim->config[1]) ||
            is_true(e->args, claim->args) || is_claimed_by_type(config, claim) ||
            (claim->linear && has_linear_biases(e));

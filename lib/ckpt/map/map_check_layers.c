@@ -7,7 +7,7 @@
 /* The number of layers that a config.json gives, as a count or as letters; 0: neither. */
 static int64_t layers_of(const json_t *config)
 {
-    const json_t *words = ckpt_config_of_words(config);
+    const json_t *words = ckpt_text_config(config);
     const json_int_t said = json_integer_value(json_object_get(words, "num_hidden_layers"));
     char *letters = ckpt_config_letters(words);
     const int64_t n = said ? said : letters ? (int64_t)strlen(letters) : 0;
@@ -60,7 +60,7 @@ static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, 
 /* Checks that the layers of a hybrid stack have the kinds of the configuration's pattern. */
 static int check_letters(struct ckpt_map_engine *e)
 {
-    char *letters = ckpt_config_letters(ckpt_config_of_words(e->config));
+    char *letters = ckpt_config_letters(ckpt_text_config(e->config));
     int rc = 0;
     for (size_t k = 0; letters && k < e->map.n_stacks && rc == 0; k++) {
         const char *stack = e->map.stacks[k].prefix;
@@ -95,7 +95,7 @@ static int refuse_experts(struct ckpt_map_engine *e, size_t stack, int64_t layer
 /* Checks that exactly those layers have experts for which the configuration says so. */
 static int check_experts(struct ckpt_map_engine *e)
 {
-    const json_t *config = ckpt_config_of_words(e->config);
+    const json_t *config = ckpt_text_config(e->config);
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *stack = e->map.stacks[k].prefix;
         const bool words = s2s_ends_with(stack, "decoder.layers.") && !ckpt_map_is_tower(e, stack);

@@ -81,8 +81,8 @@ struct ckpt_map_engine {
     json_t *part_config;      /* owns config, if that is a section; or NULL */
     json_t *own_config;       /* the language model's config.json from the common state; or NULL */
     const json_t *any_config; /* config, or else own_config */
-    int64_t eye_heads;        /* of the vision tower, by the user's config.json or the one kept in
-                                 the common state; 0: neither says */
+    int64_t vision_heads;     /* of the vision tower, by the user's config.json or the one kept in
+                              the common state; 0: neither says */
     int64_t *n_layers;        /* by stack: highest layer number + 1 */
     /* by section, then layer: 1 yes, -1 no, 0 not determined yet */
     signed char *in_section;

@@ -100,7 +100,7 @@ static void warn_of_unknown(const struct ckpt_map_engine *e, const char *type)
 int ckpt_map_check_kind(struct ckpt_map_engine *e)
 {
     const json_t *config = e->any_config;
-    const json_t *words = ckpt_config_of_words(config);
+    const json_t *words = ckpt_text_config(config);
     const char *type = ckpt_config_type(words);
     bool any = false, seen[sizeof kinds / sizeof *kinds] = {false};
     warn_of_unknown(e, type);
@@ -151,7 +151,7 @@ int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
                           struct s2s_error *err)
 {
     const json_t *config = e->any_config;
-    const char *type = ckpt_config_type(ckpt_config_of_words(config));
+    const char *type = ckpt_config_type(ckpt_text_config(config));
     struct ckpt_map_family next, other = {.name = ""};
     bool has_types = false;
     for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, &next);) {

@@ -316,7 +316,7 @@ static int section_of(const struct ckpt_map_engine *e, const char *stack, const 
 static void miss_mlps(struct ckpt_map_engine *e, int stack)
 {
     const char *prefix = e->map.stacks[stack].prefix;
-    const json_t *config = ckpt_config_of_words(e->any_config);
+    const json_t *config = ckpt_text_config(e->any_config);
     const int dense = section_of(e, prefix, "mlp.linear_fc2.weight");
     const int experts = section_of(e, prefix, "mlp.router.weight");
     for (int64_t layer = 0; dense >= 0 && experts >= 0 && layer < e->n_layers[stack]; layer++) {

@@ -21,7 +21,7 @@ static const struct {
 
 static const char *key_of(const struct ckpt_map_engine *e, char symbol)
 {
-    const json_t *words = ckpt_config_of_words(e->config);
+    const json_t *words = ckpt_text_config(e->config);
     /* Mixtral has no other MLPs than its experts */
     if (symbol == 'm' && strcmp(ckpt_config_type(words), "mixtral") == 0)
         symbol = 'f';
@@ -39,7 +39,7 @@ static int64_t number(const struct ckpt_map_engine *e, const char *key)
 /* 0: unknown, as some classes have a default of their own */
 static int64_t head_dim(const struct ckpt_map_engine *e)
 {
-    const json_t *words = ckpt_config_of_words(e->config);
+    const json_t *words = ckpt_text_config(e->config);
     const int64_t said = number(e, "head_dim"), heads = number(e, "num_attention_heads");
     if (said || !heads ||
         !ckpt_has_word("llama mistral mixtral qwen2 qwen2_moe qwen3_moe nemotron",
@@ -83,7 +83,7 @@ static int64_t product(const struct ckpt_map_engine *e, char symbol, const char 
 int64_t ckpt_map_said_size(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                            char symbol, const char **says)
 {
-    const json_t *words = ckpt_config_of_words(e->config);
+    const json_t *words = ckpt_text_config(e->config);
     /* mapped weights are cut by these numbers, or refused where they are */
     const bool all = e->request->is_exact && ckpt_config_class(ckpt_config_type(words));
     *says = "hidden_size";

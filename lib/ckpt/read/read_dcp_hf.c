@@ -280,7 +280,7 @@ static int check_words(struct s2s_ckpt *ckpt, struct s2s_error *err)
     json_t *config;
     if (ckpt_read_json(&config, ckpt, "config.json", &ignored) < 0)
         return 0;
-    const json_t *words = json_object_get(ckpt_config_of_words(config), "vocab_size");
+    const json_t *words = json_object_get(ckpt_text_config(config), "vocab_size");
     const int64_t vocab = json_is_integer(words) ? json_integer_value(words) : 0;
     json_decref(config);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {

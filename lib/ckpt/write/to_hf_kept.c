@@ -86,7 +86,7 @@ static void untie(struct check *c, const char *path, const char *key)
         if (strcmp(c->files->v[i].path, path) == 0)
             file = &c->files->v[i];
     json_t *root = file ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL) : NULL;
-    json_t *words = key ? json_object_get(root, key) : (json_t *)ckpt_config_of_words(root);
+    json_t *words = key ? json_object_get(root, key) : (json_t *)ckpt_text_config(root);
     bool changed = untie_section(root);
     if (words != root)
         changed |= untie_section(words);

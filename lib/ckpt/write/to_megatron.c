@@ -15,7 +15,7 @@ static int find_config(json_t **config, struct s2s_ckpt *ckpt, struct s2s_error 
     const bool has_llm = ckpt->part ? strcmp(ckpt->part, "llm") == 0 : ckpt_hf_is_composite(ckpt);
     json_t *words = NULL;
     int rc = s2s_hf_read_json(config, ckpt, name, err);
-    if (rc == 0 && has_llm && ckpt_config_of_words(*config) == *config)
+    if (rc == 0 && has_llm && ckpt_text_config(*config) == *config)
         rc = s2s_hf_read_json(&words, ckpt, "llm/config.json", err);
     if (words) {
         *config = *config ? *config : json_object();

@@ -7,12 +7,8 @@ static const struct {
     enum s2s_dialect dialect;
     const char *name;
 } dialects[] = {
-    {S2S_DIALECT_S2S, "s2s"},
-    {S2S_DIALECT_SLM, "slm"},
-    {S2S_DIALECT_RL, "rl"},
-    {S2S_DIALECT_AM, "am"},
-    {S2S_DIALECT_MLM, "mlm"},
-    {S2S_DIALECT_HET, "het"},
+    {S2S_DIALECT_S2S, "s2s"}, {S2S_DIALECT_SLM, "slm"}, {S2S_DIALECT_RL, "rl"},
+    {S2S_DIALECT_AM, "am"},   {S2S_DIALECT_MLM, "mlm"}, {S2S_DIALECT_HET, "het"},
 };
 
 enum { N_DIALECTS = sizeof dialects / sizeof *dialects };

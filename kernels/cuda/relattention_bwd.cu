@@ -149,6 +149,9 @@ template <class P_, int D_, int WARPS_, rel_columns OF_> struct rel_rows_shape {
     enum { TILES = OF == REL_KEYS ? 6 : 5, ROOM_AT = TILES * M * ROW };
     enum { SHARED_BYTES = ROOM_AT + (BANDS > 2 * TURNED_BYTES ? BANDS : 2 * TURNED_BYTES) };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
+    /* of a multiprocessor, 0: as the compiler likes; no registers are spilled so (make cuda-lint)
+     */
+    enum { KEYS_BLOCKS = SIZE == 4 && D == 64 ? 0 : 2 };
 };
 
 /* Where query m stands in a turned row: as att_columns takes rows. */
@@ -228,8 +231,11 @@ struct rel_tiles {
     int at, head;
 };
 
-/* P and dS of the queries from i on of a clip, turned, into t.room. */
-template <class S>
+/* dk and the sums of rows, dvalue, or both: of wide heads the registers hold one. */
+enum { WANTS_DK = 1, WANTS_DV = 2, WANTS_BOTH = 3 };
+
+/* P (for dvalue) and dS (for dk, dp) of the queries from i on of a clip, turned, into t.room. */
+template <class S, int WANTS>
 static __device__ __forceinline__ void make_scores(const rel_backward &b, const rel_clip &clip,
                                                    const rel_tiles &t, int i)
 {
@@ -273,7 +279,8 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
     att_times_rows<P, S::D>(s, q_lane, att_lane_wide<Shape>(shared_addr(t.rows)));
     rel_add_band<M, S::OF>(s[0], band);
     rel_add_columns(s[0], OF_KEYS ? by_key : by_position, t.at, OF_KEYS ? clip.n : n_positions);
-    if constexpr (OF_KEYS) {
+    if constexpr (!(WANTS & WANTS_DK)) {
+    } else if constexpr (OF_KEYS) {
         att_times_rows<P, S::D>(ds, o_lane, att_lane_wide<Shape>(shared_addr(t.values)));
     } else {
         __syncthreads(); /* nobody reads keys any more */
@@ -289,9 +296,10 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
     }
     soften_back(s[0], ds[0], a.scale_log2, own);
     __syncthreads(); /* nobody reads bands any more */
-    if (OF_KEYS)
+    if constexpr ((WANTS & WANTS_DV) != 0)
         put_turned<S>(t.room + S::TURNED_BYTES, s[0]);
-    put_turned<S>(t.room, ds[0]);
+    if constexpr ((WANTS & WANTS_DK) != 0)
+        put_turned<S>(t.room, ds[0]);
     __syncthreads();
 }
 
@@ -304,11 +312,8 @@ template <class S> static __device__ __forceinline__ rel_tiles tiles_of(char *sh
     return {sh, NULL, sh + TILE, sh + 2 * TILE, sh + 3 * TILE, sh + S::ROOM_AT, at, head};
 }
 
-/* dk and the sums of rows, dvalue, or both: of wide heads the registers hold one. */
-enum { WANTS_DK = 1, WANTS_DV = 2, WANTS_BOTH = 3 };
-
 template <class S, int WANTS>
-__global__ void __launch_bounds__(S::THREADS, 2)
+__global__ void __launch_bounds__(S::THREADS, S::KEYS_BLOCKS)
     rel_keys_kernel(const rel_backward b, const float *u)
 {
     typedef typename S::P P;
@@ -326,7 +331,7 @@ __global__ void __launch_bounds__(S::THREADS, 2)
     float dk[S::D / 8][4] = {}, dv[S::D / 8][4] = {}, sum[2] = {}, unused[2] = {};
 #pragma unroll 1
     for (int i = 0; i < clip.n; i += S::M) {
-        make_scores<S>(b, clip, t, i);
+        make_scores<S, WANTS>(b, clip, t, i);
         if constexpr ((WANTS & WANTS_DV) != 0)
             times_queries<S>(dv, unused, t.room + S::TURNED_BYTES, t.d_o);
         if constexpr ((WANTS & WANTS_DK) != 0)
@@ -376,7 +381,7 @@ __global__ void __launch_bounds__(S::THREADS, 2)
         const int apart = t.at - (a.max_seqlen - 1), end = min(clip.n, clip.n - apart);
 #pragma unroll 1
         for (int i = max(0, -(apart + S::M - 1)); i < end; i += S::M) {
-            make_scores<S>(b, clip, t, i);
+            make_scores<S, WANTS_DK>(b, clip, t, i);
             times_queries<S>(dp, sum, t.room, t.q);
             __syncthreads(); /* nobody reads these tiles any more */
         }
@@ -424,7 +429,7 @@ static void rows_run(struct s2s_queue *queue, const struct rel_backward &b,
     const dim3 keys((unsigned)(b.a.n_seqs * tiles), (unsigned)b.a.n_heads);
     const dim3 positions((unsigned)cuda_ceil_div(2 * b.a.max_seqlen - 1, Positions::M),
                          (unsigned)b.a.n_heads, (unsigned)b.n_parts);
-    if constexpr (D <= 128) {
+    if constexpr (D <= 64) {
         if (args->dk.data || args->dvalue.data || args->du)
             LAUNCH(queue, (rel_keys_kernel<Keys, WANTS_BOTH>), keys, Keys::THREADS,
                    Keys::SHARED_BYTES, b, f->u);

@@ -1,6 +1,5 @@
 /* Plans and writes the output of a job, for each format. */
 #include <libgen.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -13,6 +12,7 @@
 #include "lib/ckpt/write/to_megatron.h"
 #include "lib/ckpt/write/write_hf.h"
 #include "lib/io/outfile.h"
+#include "tools/ckpt/beside.h"
 #include "tools/ckpt/job_internal.h"
 
 /* Verifies Megatron-Core's digests before anything is written. */
@@ -29,48 +29,14 @@ static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, st
     return rc;
 }
 
-/* The inputs' digests, compared by a thread while outputs are written: each finds in the page cache
- * what the other has read. */
-struct vouching {
-    const struct job *job;
-    struct s2s_ckpt_write how;
-    atomic_int stop;
-    pthread_t thread;
-    bool has_thread;
-    int rc;
-    struct s2s_error err;
-};
-
-static void *compare_inputs(void *arg)
+/* Compares the inputs with the digests that were written with them. */
+static int compare_inputs(void *ctx, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    struct vouching *v = arg;
-    v->rc = s2s_ckpt_verify_read(v->job->ckpt, &v->how, &v->err);
-    for (size_t i = 0; v->rc == 0 && i < v->job->n_others; i++)
-        v->rc = s2s_ckpt_verify_read(v->job->others[i], &v->how, &v->err);
-    return NULL;
-}
-
-static void begin_vouching(struct vouching *v, const struct job *job, struct s2s_mesh *mesh)
-{
-    *v = (struct vouching){.job = job, .err = S2S_ERROR_INIT};
-    v->how = (struct s2s_ckpt_write){.mesh = mesh, .stop = &v->stop};
-    v->has_thread = s2s_n_cores() > 1 && pthread_create(&v->thread, NULL, compare_inputs, v) == 0;
-}
-
-/* rc: result of the writing; if negative, it takes precedence. */
-static int end_vouching(struct vouching *v, int rc, struct s2s_error *err)
-{
-    v->stop = rc < 0;
-    if (v->has_thread)
-        pthread_join(v->thread, NULL);
-    else if (rc == 0)
-        compare_inputs(v);
-    if (rc < 0 || v->rc == 0) {
-        s2s_error_clear(&v->err);
-        return rc;
-    }
-    *err = v->err;
-    return v->rc;
+    const struct job *job = ctx;
+    int rc = s2s_ckpt_verify_read(job->ckpt, how, err);
+    for (size_t i = 0; rc == 0 && i < job->n_others; i++)
+        rc = s2s_ckpt_verify_read(job->others[i], how, err);
+    return rc;
 }
 
 /* Warns at the start if the disk seems too small. Only a warning, as compressing file systems hold
@@ -407,14 +373,14 @@ static int write_one_file(struct job *job, struct output *made, struct s2s_error
     const char *path = job->opt->out;
     struct s2s_outfile *out = NULL, *manifest = NULL;
     char digest[33];
-    struct vouching inputs;
+    struct ckpt_beside inputs;
     int rc = s2s_outfile_open_behind(&out, path, err);
     if (rc == 0)
         rc = ckpt_manifest_open(&manifest, path, err);
-    begin_vouching(&inputs, job, NULL);
+    ckpt_beside_begin(&inputs, compare_inputs, job, (struct s2s_ckpt_write){.stop = job->how.stop});
     if (rc == 0)
         rc = kinds[job->to].write_file(job, made, out, manifest ? digest : NULL, err);
-    rc = end_vouching(&inputs, rc, err);
+    rc = ckpt_beside_end(&inputs, rc, err);
     if (rc == 0)
         rc = ckpt_job_check_source(job, err);
     if (rc == 0)
@@ -427,10 +393,11 @@ static int write_one_file(struct job *job, struct output *made, struct s2s_error
 static int write_one_folder(struct job *job, struct output *made, const char *dir,
                             struct s2s_mesh *mesh, struct s2s_error *err)
 {
-    struct vouching inputs;
-    begin_vouching(&inputs, job, mesh);
+    struct ckpt_beside inputs;
+    ckpt_beside_begin(&inputs, compare_inputs, job,
+                      (struct s2s_ckpt_write){.mesh = mesh, .stop = job->how.stop});
     int rc = kinds[job->to].write_folder(job, made, dir, err);
-    return end_vouching(&inputs, rc, err);
+    return ckpt_beside_end(&inputs, rc, err);
 }
 
 static int check_file(const struct job *job, struct s2s_error *err)

@@ -1,11 +1,11 @@
 /* s2s-ckpt verify */
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "lib/base/threads.h"
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_hf.h"
+#include "tools/ckpt/beside.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 struct options {
@@ -51,21 +51,14 @@ struct counts {
     int64_t bytes;
 };
 
-/* The manifest's digests, verified by a thread while the main thread verifies CRC-32s: each finds
- * in the page cache what the other has read, so that even large files are read from disk about
- * once, not twice. */
+/* The manifest's digests, compared while the main thread verifies CRC-32s. */
 struct digests {
     const struct s2s_ckpt *ckpt;
-    struct s2s_ckpt_write how;
+    struct ckpt_beside beside;
     struct s2s_progress progress;
     atomic_bool shown; /* no other progress line is on the terminal */
     _Atomic int64_t unseen_bytes;
-    atomic_int stop;
-    pthread_t thread;
-    bool has_thread;
     size_t n_files;
-    int rc;
-    struct s2s_error err;
 };
 
 static void pass_digested(void *ctx, int64_t bytes)
@@ -76,35 +69,28 @@ static void pass_digested(void *ctx, int64_t bytes)
         s2s_progress_add(&d->progress, atomic_exchange(&d->unseen_bytes, 0));
 }
 
-static void *compare_digests(void *arg)
+static int compare_digests(void *ctx, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    struct digests *d = arg;
-    d->rc = s2s_ckpt_verify_manifest(d->ckpt, &d->how, &d->n_files, &d->err);
-    return NULL;
+    struct digests *d = ctx;
+    return s2s_ckpt_verify_manifest(d->ckpt, how, &d->n_files, err);
 }
 
 static void begin_digests(struct digests *d, const struct s2s_ckpt *ckpt)
 {
-    *d = (struct digests){.ckpt = ckpt, .err = S2S_ERROR_INIT};
-    d->how = (struct s2s_ckpt_write){.progress = pass_digested, .ctx = d, .stop = &d->stop};
+    *d = (struct digests){.ckpt = ckpt};
     s2s_progress_begin(&d->progress, "comparing digests", "bytes",
                        (int64_t)s2s_ckpt_files_bytes(ckpt));
-    d->has_thread = s2s_n_cores() > 1 && pthread_create(&d->thread, NULL, compare_digests, d) == 0;
+    ckpt_beside_begin(&d->beside, compare_digests, d,
+                      (struct s2s_ckpt_write){.progress = pass_digested, .ctx = d});
 }
 
 /* rc: result of the main thread; if negative, it takes precedence. */
 static int end_digests(struct digests *d, int rc, struct s2s_error *err)
 {
-    d->stop = rc < 0;
     atomic_store(&d->shown, true);
-    if (d->has_thread)
-        pthread_join(d->thread, NULL);
-    else if (rc == 0)
-        compare_digests(d);
+    rc = ckpt_beside_end(&d->beside, rc, err);
     s2s_progress_end(&d->progress);
-    if (rc == 0 && d->rc < 0)
-        *err = d->err;
-    return rc < 0 ? rc : d->rc;
+    return rc;
 }
 
 static void add_progress(void *ctx, int64_t bytes)

@@ -540,3 +540,33 @@ PY
     exits 1 s2s-shard export -q -o none "$good/pack.s2s"
     says "holds no sound of form pcm or flac"
 }
+
+@test "export: ids that leave the folder, stand twice or are cut at a dot are refused, and a failed one leaves no folder" {
+    python3 - <<'PY'
+import json, struct, wave
+for i in range(2):
+    with wave.open(f"{i}.wav", "wb") as w:
+        w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000)
+        w.writeframes(struct.pack("<4000h", *range(4000)))
+for name, ids in (("up", ["../../evil", "b"]), ("twice", ["a", "a"]), ("dots", ["a.b", "a.c"])):
+    with open(name + ".jsonl", "w") as f:
+        for i, id in enumerate(ids):
+            f.write(json.dumps({"id": id, "start": 0, "duration": .25, "channel": 0, "type": "MonoCut", "supervisions": [
+                {"id": id, "recording_id": id, "start": 0, "duration": .25, "channel": 0, "text": "hello"}],
+                "recording": {"id": id, "sources": [{"type": "file", "channels": [0], "source": f"{i}.wav"}], "sampling_rate": 16000,
+                              "num_samples": 4000, "duration": .25, "channel_ids": [0]}}) + "\n")
+PY
+    for name in up twice dots; do
+        s2s-pack -q --cuts $name.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o $name.s2s
+    done
+    exits 1 s2s-shard export -o out up.s2s
+    says "id '../../evil' cannot name a member of a tar"
+    [ ! -e out ]
+    exits 1 s2s-shard export -o out twice.s2s
+    says "id 'a' stands twice"
+    rm -rf out
+    exits 1 s2s-shard export --to webdataset -o out dots.s2s
+    says "WebDataset cuts names at the first dot"
+    [ ! -e out ]
+    exits 0 s2s-shard export -o out dots.s2s
+}

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <zlib.h>
 
@@ -27,6 +28,7 @@ struct exporter {
     size_t n_shards, n_in_shard;
     struct s2s_tar_writer *tar;
     struct s2s_buf cuts; /* lines of the shard */
+    json_t *names;       /* an object: those of the members so far */
     int64_t n_written;
 };
 
@@ -139,11 +141,29 @@ static void add_cut(struct exporter *e, const struct utterance *u)
     json_decref(cut);
 }
 
+/* Ids come from whoever made the samples: as names of members they may leave no folder, and no two
+ * may be alike. A sample of WebDataset has what stands before the first dot in common. */
+static int check_name(struct exporter *e, const char *id, struct s2s_error *err)
+{
+    const bool dotted = e->opt->webdataset && strchr(id, '.');
+    if (!*id || strchr(id, '/') || strcmp(id, ".") == 0 || strcmp(id, "..") == 0 || dotted)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "id '%s' cannot name a member of a tar%s", id,
+                             dotted ? ": WebDataset cuts names at the first dot" : "");
+    if (json_object_get(e->names, id)) {
+        int rc = s2s_error_set(err, S2S_E_FORMAT, "id '%s' stands twice", id);
+        return s2s_error_hint(err, rc, "tars want an id for each utterance");
+    }
+    json_object_set_new(e->names, id, json_true());
+    return 0;
+}
+
 static int add_utterance(struct exporter *e, const struct utterance *u, struct s2s_error *err)
 {
     void *encoded = NULL;
     size_t len = u->len_bytes;
-    int rc = e->tar ? 0 : begin_shard(e, err);
+    int rc = check_name(e, u->id, err);
+    if (rc == 0 && !e->tar)
+        rc = begin_shard(e, err);
     if (rc == 0 && !u->bytes)
         rc = s2s_audio_encode(&encoded, &len, &u->audio, S2S_AUDIO_FILE_FLAC, err);
     char *name = s2s_xasprintf("%s.flac", u->id);
@@ -305,18 +325,24 @@ int shard_export(int argc, char **argv, struct s2s_error *err)
         "The clips and texts of streams as shards of FLAC files in a new folder OUT."
         "\vExample: s2s-shard export --to shar -o folder sounds/packs.s2s\nSee also: s2s-pack(1)",
         0, argc, argv);
-    struct exporter e = {.opt = &opt, .cuts = S2S_BUF_INIT};
+    struct exporter e = {.opt = &opt, .cuts = S2S_BUF_INIT, .names = json_object()};
+    bool made = false;
     int rc = 0;
     if (!opt.common.out || !strcmp(opt.common.out, "-"))
         rc = s2s_error_set(err, S2S_E_ARG, "-o FOLDER is missing");
-    else if (mkdir(opt.common.out, 0777) < 0)
+    else if (mkdir(opt.common.out, 0777) == 0)
+        made = true;
+    else
         rc = s2s_error_errno(err, S2S_E_OPEN, "%s: cannot make the folder", opt.common.out);
     for (size_t i = 0; rc == 0 && i < opt.n_inputs; i++)
         rc = export_stream(&e, opt.inputs[i], err);
     if (rc == 0)
         rc = end_shard(&e, err);
     s2s_tar_writer_abort(e.tar);
+    if (rc < 0 && made && e.n_shards == 0)
+        (void)rmdir(opt.common.out);
     s2s_buf_release(&e.cuts);
+    json_decref(e.names);
     if (rc == 0 && opt.common.verbosity >= 0)
         fprintf(stderr, "s2s-shard: %lld utterances in %zu shards\n", (long long)e.n_written,
                 e.n_shards);

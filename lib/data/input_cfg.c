@@ -464,11 +464,56 @@ static int read_list_or_file(struct item *item, const struct s2s_conf *conf,
     return rc;
 }
 
+/* A key that is misspelt, or has no meaning here, is told; one that changes samples is refused. */
+static int check_keys(const struct s2s_conf *conf, const struct reader *r)
+{
+    static const char *const known[] = {"type",
+                                        "weight",
+                                        "tags",
+                                        "input_cfg",
+                                        "shuffle",
+                                        "shard_seed",
+                                        "text_field",
+                                        "lang_field",
+                                        "force_finite",
+                                        "force_map_dataset",
+                                        "force_iterable_dataset",
+                                        "skip_missing_manifest_entries",
+                                        "slice_length",
+                                        "max_open_streams",
+                                        "manifest_filepath",
+                                        "tarred_audio_filepaths",
+                                        "cuts_path",
+                                        "paths",
+                                        "shar_path",
+                                        "reweight_temperature",
+                                        NULL};
+    for (size_t i = 0; i < conf->n_items; i++) {
+        const struct s2s_conf *at = conf->items[i];
+        if (!strcmp(at->key, "extra_fields") || !strcmp(at->key, "channel"))
+            return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, at, "%s is not read here", at->key);
+        bool is_known = false;
+        for (const char *const *k = known; *k; k++)
+            is_known |= strcmp(*k, at->key) == 0;
+        if (is_known)
+            continue;
+        const char *near = s2s_conf_nearest(at->key, known);
+        struct s2s_buf place = S2S_BUF_INIT;
+        s2s_conf_add_place(&place, &at->place);
+        s2s_warn("input-cfg", "%s: key '%s' is not known here, and ignored%s%s%s", place.data,
+                 at->key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        s2s_buf_release(&place);
+    }
+    return 0;
+}
+
 static int read_item(struct item *item, const struct s2s_conf *conf, struct attributes *a,
                      struct reader *r)
 {
     const char *name;
     int rc = conf->kind == S2S_CONF_MAP ? 0 : fail(r, S2S_E_FORMAT, conf, "expected a map");
+    if (rc == 0)
+        rc = check_keys(conf, r);
     if (rc == 0)
         rc = s2s_conf_get_str(&name, conf, "type", r->err);
     if (rc == 0)

@@ -256,3 +256,14 @@ J
     pack --sft s.jsonl --batch-size 10 --max-tpt 1 -o out.s2s
     [ "$(rows out.s2s | cut -d'|' -f2)" = a ]
 }
+
+@test "a key of a blend that nobody reads is told, one that would change samples is refused" {
+    printf 'hello\nworld\n' >a.txt
+    printf 'input_cfg:\n  - {type: txt, paths: a.txt, wieght: 0.5}\n' >blend.yaml
+    exits 0 s2s-pack --input-cfg blend.yaml --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o a.s2s
+    says "blend.yaml:2:"
+    says "key 'wieght' is not known here, and ignored; did you mean 'weight'?"
+    printf 'input_cfg:\n  - {type: txt, paths: a.txt, extra_fields: [{type: text_iter}]}\n' >blend.yaml
+    exits 1 s2s-pack --input-cfg blend.yaml --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o b.s2s
+    says "extra_fields is not read here"
+}

@@ -49,6 +49,26 @@ static int read_vision(struct s2s_recipe *r, struct s2s_error *err)
     return s2s_vision_spec_read(&r->vision_spec, map, err);
 }
 
+/* Keys of parts that a whole model, given by its path, would pass over. */
+static int check_whole(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const char *const parts[] = {"model.encoder.override",
+                                        "model.llm.override",
+                                        "model.vision.override",
+                                        "model.vision_projection.inner",
+                                        "model.vision_projection.pixel_shuffle",
+                                        "model.vision_projection.final_layernorm"};
+    for (size_t i = 0; r->model_path && i < sizeof parts / sizeof *parts; i++) {
+        const struct s2s_conf *said = s2s_conf_find(r->conf, parts[i]);
+        if (said && said->kind != S2S_CONF_NULL) {
+            int rc = s2s_conf_error(err, S2S_E_FORMAT, said, "it has no effect beside model.path");
+            return s2s_error_hint(err, rc,
+                                  "give the parts by model.encoder, model.vision, model.llm");
+        }
+    }
+    return 0;
+}
+
 static int read_model(struct s2s_recipe *r, struct s2s_error *err)
 {
     static const char *const stats[] = {"frozen", "batch", NULL};
@@ -63,6 +83,8 @@ static int read_model(struct s2s_recipe *r, struct s2s_error *err)
         (rc = s2s_conf_get_choice_or(&mode, conf, "model.encoder.batch_norm", stats, 0, err)) < 0)
         return rc;
     r->batch_norm_batch = mode == 1;
+    if ((rc = check_whole(r, err)) < 0)
+        return rc;
     if (!has_model(r))
         return s2s_conf_error(err, S2S_E_NOTFOUND,
                               s2s_conf_find(conf, "model") ? s2s_conf_find(conf, "model") : conf,

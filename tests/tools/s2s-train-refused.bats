@@ -168,3 +168,11 @@ heard() {
     done < <(meshes 2)
     heard 33 27
 }
+
+@test "keys of parts beside a whole model are refused, not passed over" {
+    for key in 'encoder: {override: {dropout: 0.1}}' 'llm: {override: {attention_dropout: 0.1}}' 'vision_projection: {inner: 8}'; do
+        printf 'run: r\nmodel: {path: m, %s}\ndata: {train: [t.s2s]}\noptimizer: {lr: 1.0e-3}\ntrain: {steps: 1}\n' "$key" >whole.yaml
+        exits 1 s2s-train whole.yaml
+        says "has no effect beside model.path"
+    done
+}

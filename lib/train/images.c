@@ -64,7 +64,7 @@ static int bound(struct s2s_pack *pack, struct s2s_media *m, const struct found 
     /* up to the first that is too many: numbers of a file may not overflow */
     for (int64_t i = 0; i < m->n && n <= n_patches; i++) {
         const int64_t height = m->grid[2 * i], width = m->grid[2 * i + 1];
-        if (height < 1 || width < 1 || m->rows[i] < 0)
+        if (height < 1 || width < 1 || m->rows[i] < 1)
             return s2s_error_set(err, S2S_E_RANGE, "image %lld has %lld x %lld patches, %d rows",
                                  (long long)i, (long long)height, (long long)width, m->rows[i]);
         cu[i + 1] = n += height * width;

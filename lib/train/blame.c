@@ -113,7 +113,9 @@ static void find_losses(struct search *s, bool looks)
     }
     passes.balance = NULL;
     passes.forward_only = passes.want_rows = true;
-    passes.records = looks;
+    /* norms over the batch are those of training, and their statistics the step's own */
+    passes.records = looks || passes.running;
+    passes.running = NULL;
     passes.begins = NULL;
     passes.seen = see;
     passes.ctx = s;

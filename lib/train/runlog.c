@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
+#include "lib/base/utf8.h"
 #include "lib/io/outfile.h"
 #include "lib/train/blame.h"
 #include "lib/train/events.h"
@@ -118,9 +119,13 @@ static void put_number(FILE *to, const char *key, double value)
 static json_t *suspect_json(const struct s2s_suspect *one)
 {
     const double loss = one->loss / (double)one->n_labels;
-    return json_pack("{s:s?, s:s?, s:o, s:I}", "id", one->id, "record", one->place, "loss",
-                     isfinite(loss) ? json_real(loss) : json_null(), "labels",
-                     (json_int_t)one->n_labels);
+    char *id = s2s_utf8_mend(one->id), *place = s2s_utf8_mend(one->place); /* cut at some byte */
+    json_t *json = json_pack("{s:s, s:s, s:o, s:I}", "id", id, "record", place, "loss",
+                             isfinite(loss) ? json_real(loss) : json_null(), "labels",
+                             (json_int_t)one->n_labels);
+    free(id);
+    free(place);
+    return json;
 }
 
 static void put_blame(FILE *to, const struct s2s_blame *blame, const char *answer)
@@ -128,12 +133,14 @@ static void put_blame(FILE *to, const struct s2s_blame *blame, const char *answe
     json_t *samples = json_array();
     for (int i = 0; i < blame->n && (blame->n_bad == 0 || i < blame->n_bad); i++)
         json_array_append_new(samples, suspect_json(&blame->list[i]));
+    char *where = s2s_utf8_mend(blame->where);
     json_t *all =
         json_pack("{s:s, s:s, s:s?, s:I, s:o}", "kind",
                   blame->trouble == S2S_TROUBLE_NAN ? "nan" : "spike", "answer", answer, "where",
-                  blame->where, "bad_samples", (json_int_t)blame->n_bad, "samples", samples);
+                  where, "bad_samples", (json_int_t)blame->n_bad, "samples", samples);
     char *text = json_dumps(all, JSON_REAL_PRECISION(9));
     fprintf(to, ", \"trouble\": %s", text ? text : "null");
+    free(where);
     free(text);
     json_decref(all);
 }

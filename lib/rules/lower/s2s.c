@@ -292,7 +292,8 @@ int rules_lower_s2s(struct rules_check *check)
         {"strategy", "null"},
         {"decay_end", "if(decay == null, steps, decay)"},
         {"model_parts",
-         "set(encoder_path) or set(encoder_config) or set(llm_path) or set(llm_config)"},
+         "set(encoder_path) or set(encoder_config) or set(vision_path) or set(vision_config) or "
+         "set(llm_path) or set(llm_config)"},
         {0},
     };
     check_keys(check, check->conf);

@@ -234,7 +234,8 @@ const struct s2s_rule rules_trn[] = {
         .severity = ERROR,
         .when = "model_path == null and not model_parts",
         .at = "",
-        .message = "no model: neither model.path nor model.encoder or model.llm is given",
+        .message =
+            "no model: give model.path, or model.llm with model.encoder, model.vision or both",
         .fix = "set model.path to a model directory, or describe the parts",
         .why = "There is nothing to train.",
         .source = "doc/RECIPE.md",
@@ -244,8 +245,9 @@ const struct s2s_rule rules_trn[] = {
         .dialects = S2S,
         .severity = ERROR,
         .when = "model_path != null and model_parts",
-        .at = "encoder_path encoder_config llm_path llm_config",
-        .message = "model.path and parts of its own (model.encoder, model.llm) are both given",
+        .at = "encoder_path encoder_config vision_path vision_config llm_path llm_config",
+        .message = "model.path and parts of its own (model.encoder, model.vision, model.llm) are "
+                   "both given",
         .fix = "keep one: a directory of the whole model, or its parts",
         .why = "It would not be clear which weights are meant.",
         .source = "doc/RECIPE.md",
@@ -254,9 +256,9 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-004",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "(encoder_path != null and set(encoder_config)) or (llm_path != null and "
-                "set(llm_config))",
-        .at = "encoder_config llm_config",
+        .when = "(encoder_path != null and set(encoder_config)) or (vision_path != null and "
+                "set(vision_config)) or (llm_path != null and set(llm_config))",
+        .at = "encoder_config vision_config llm_config",
         .message = "a part of the model has both `path` and `config`",
         .fix = "keep path for trained weights, or config to start from random ones",
         .why = "A path brings its own config.json; the other one would be ignored.",

@@ -116,6 +116,8 @@ static void find_losses(struct search *s, bool looks)
     /* norms over the batch are those of training, and their statistics the step's own */
     passes.records = looks || passes.running;
     passes.running = NULL;
+    /* a loss that is recorded adds to gradients at once, and the step still needs its own */
+    passes.seed = 0;
     passes.begins = NULL;
     passes.seen = see;
     passes.ctx = s;

@@ -167,3 +167,16 @@ meshes='1 | mesh.dp=1
     exits 1 s2s-train "${spike[@]}" run=no train.spike_factor=1
     says "train.spike_factor"
 }
+
+@test "who made a spike is looked for without moving the statistics of batch norms" {
+    eval "$(sed -n '/^make_speech()/,/^}/p' "$ROOT/tests/tools/s2s-train.bats")"
+    make_speech
+    sed -i 's/"convolution_bias": true/"convolution_bias": false/' enc.json
+    sed 's/config: enc.json/&, batch_norm: batch/; s/packs_per_step: 2/packs_per_step: 4, packs_per_microbatch: 2/' s.yaml >b.yaml
+    spike=(b.yaml -j1 data.eval=null train.steps=5 optimizer.lr=3 optimizer.clip_norm=0 schedule.name=constant schedule.warmup_steps=0)
+    on 1 -q "${spike[@]}" run=plain
+    exits 0 on 1 "${spike[@]}" run=warn train.on_spike=warn train.spike_window=1 train.spike_factor=1.0001
+    says "samples that lift the loss most: "
+    alike "$(bits warn 5)" "$(bits plain 5)"
+    [ -n "$(bits warn 5 | grep running_mean)" ]
+}

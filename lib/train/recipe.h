@@ -16,7 +16,7 @@
 #include "lib/train/buckets.h"
 #include "lib/train/layout.h"
 #include "lib/train/stages.h"
-#include "lib/train/step.h"
+#include "lib/train/usual.h"
 
 struct s2s_conf;
 struct s2s_error;

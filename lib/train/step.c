@@ -378,7 +378,7 @@ static int judge(struct step *s, struct s2s_error *err)
         blame(s, S2S_TROUBLE_SPIKE, &text);
         answer = o->on_spike;
     }
-    s->result->skipped = answer == S2S_SKIP;
+    s->result->answer = answer;
     if (answer == S2S_STOP)
         rc = refuse(s, text.data, err);
     else if (answer != S2S_OFF)
@@ -439,7 +439,7 @@ int s2s_train_step(struct s2s_side *side, const struct s2s_feed_step *data,
         finish_reductions(&s);
     }
     share_results(&s);
-    if ((rc = judge(&s, err)) < 0 || result->skipped)
+    if ((rc = judge(&s, err)) < 0 || result->answer == S2S_SKIP)
         return rc;
     if (result->labels == 0) {
         s2s_warn("train", "step %lld has no label: nothing was learned",

@@ -55,14 +55,6 @@ void s2s_side_init(struct s2s_side *side, struct s2s_mesh *mesh, struct s2s_mode
                    struct s2s_optim *optim, const struct s2s_side_options *options);
 void s2s_side_release(struct s2s_side *side); /* also of one that is zero */
 
-/* What becomes of a step whose loss or gradient norm is no number, or a spike. */
-enum s2s_answer {
-    S2S_STOP, /* RANGE, and nothing was changed */
-    S2S_SKIP, /* nothing is changed: weights, moments, statistics; a warning */
-    S2S_WARN, /* it is as any other */
-    S2S_OFF,  /* nobody looks */
-};
-
 /* How the step that is the number-th of the run moves the parameters. */
 struct s2s_step_options {
     int64_t number;
@@ -79,11 +71,11 @@ struct s2s_step_result {
     double loss; /* mean over the labels of the global batch */
     double grad_norm, lr;
     bool balanced;          /* something was asked of mixtures of experts: */
-    bool skipped;           /* the step changed nothing */
     double balance, square; /* means over layers and tokens of the losses without their factors */
     int64_t samples, tokens, labels; /* of the global batch */
     int64_t peak_bytes;              /* of the rank that has most */
     struct s2s_blame blame;          /* trouble NONE: all is well; also after RANGE */
+    enum s2s_answer answer;          /* to trouble; S2S_SKIP: the step changed nothing */
 };
 
 /*

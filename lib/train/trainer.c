@@ -386,7 +386,9 @@ static void show(struct s2s_trainer *t, struct s2s_progress *progress,
 static int write_line(struct s2s_trainer *t, struct s2s_progress *progress,
                       const struct s2s_step_result *result, double step_s, struct s2s_error *err)
 {
-    const bool stops = result->blame.trouble && *err->text;
+    static const char *const answers[] = {
+        [S2S_STOP] = "stop", [S2S_SKIP] = "skip", [S2S_WARN] = "warn"};
+    const bool trouble = result->blame.trouble, stops = trouble && result->answer == S2S_STOP;
     const struct s2s_runlog_step line = {.step = t->state.step + stops,
                                          .samples = t->state.samples,
                                          .tokens = t->state.tokens,
@@ -399,10 +401,8 @@ static int write_line(struct s2s_trainer *t, struct s2s_progress *progress,
                                          .tokens_per_s = (double)result->tokens / step_s,
                                          .step_s = step_s,
                                          .peak_bytes = result->peak_bytes,
-                                         .blame = result->blame.trouble ? &result->blame : NULL,
-                                         .answer = stops             ? "stop"
-                                                   : result->skipped ? "skip"
-                                                                     : "warn"};
+                                         .blame = trouble ? &result->blame : NULL,
+                                         .answer = trouble ? answers[result->answer] : NULL};
     struct s2s_error unheard = S2S_ERROR_INIT;
     if (!t->log)
         return 0;
@@ -416,9 +416,10 @@ static int write_line(struct s2s_trainer *t, struct s2s_progress *progress,
 static int remember(struct s2s_trainer *t, const struct s2s_step_result *result,
                     struct s2s_error *err)
 {
-    t->state.skipped += result->skipped;
-    t->state.skips_in_row = result->skipped ? t->state.skips_in_row + 1 : 0;
-    if (t->usual && !result->skipped && result->labels > 0)
+    const bool skipped = result->answer == S2S_SKIP;
+    t->state.skipped += skipped;
+    t->state.skips_in_row = skipped ? t->state.skips_in_row + 1 : 0;
+    if (t->usual && !skipped && result->labels > 0)
         s2s_usual_add(t->usual, result->loss, result->grad_norm);
     if (t->state.skips_in_row <= t->recipe->max_skips)
         return 0;

@@ -15,6 +15,14 @@ struct s2s_buf;
 
 enum { S2S_USUAL_MAX = 1024 };
 
+/* What becomes of a step whose loss or gradient norm is no number, or a spike. */
+enum s2s_answer {
+    S2S_STOP, /* RANGE, and nothing was changed */
+    S2S_SKIP, /* nothing is changed: weights, moments, statistics; a warning */
+    S2S_WARN, /* it is as any other */
+    S2S_OFF,  /* nobody looks */
+};
+
 struct s2s_usual {
     int64_t window; /* steps; 1 .. S2S_USUAL_MAX */
     double factor;

@@ -245,7 +245,7 @@ J
     [ "$(kept --min-duration 0.2)" = "aa bbbb dd " ]
     [ "$(kept --max-duration 0.2)" = "bbbb cc " ]
     [ "$(kept --keep-status pass)" = "aa bbbb cc " ]
-    [ "$(jq -c .filtered r.json)" = '{"validation_status":1,"duration":0,"tokens":0,"tokens_per_second":0,"tokens_per_token":0}' ]
+    [ "$(jq -c .filtered r.json)" = '{"validation_status":1,"duration":0,"tokens":0,"tokens_per_second":0,"tokens_per_token":0,"bucket":0}' ]
     # 4 frames and 3 ids; 3 and 5; 2 and 3
     [ "$(kept --min-tokens 8)" = "bbbb " ]
     [ "$(kept --max-tokens 5)" = "cc " ]

@@ -168,6 +168,61 @@ PY
     exits 2 s2s-pack batches lens.txt
 }
 
+@test "lengths go to batches of like length, as Lhotse's samplers make them" {
+    # Lhotse's own batches of these: check_batches.py of tests/oracle/lhotse
+    printf '%s\n' 1 2.5 .5 7.25 3 3 12 .75 1.5 4 6 >lens.txt
+    [ "$(s2s-pack buckets --batch-duration 10 <lens.txt | tr '\n' ,)" = "0 1 2 3,4 5 6,7 8 9,10," ]
+    exits 1 s2s-pack buckets --batch-duration 10 --hard-limit lens.txt
+    says "length 6 is 12, more than a batch may have"
+    [ "$(s2s-pack buckets --batch-duration 12 --hard-limit lens.txt | tr '\n' ,)" = "0 1 2,3,4 5,6,7 8 9,10," ]
+    [ "$(s2s-pack buckets --batch-duration 10 --buckets 1.2,3,9 lens.txt | tr '\n' ,)" = "6,1 4 5,3,9 10,0 2 7,8," ]
+    [ "$(s2s-pack buckets --estimate --buckets 3 lens.txt)" = 6 ]
+    printf '%s\n' "8 11" "8 5" "30 1" "19 18" >two.txt
+    s2s-pack buckets --buckets 10:5,10:10,20:12,20:18 --bucket-sizes 2,2,2,2 two.txt >got 2>said
+    [ "$(sort got | tr '\n' ,)" = "1,3," ]
+    grep -q "2 lengths fit no bucket" said
+    s2s-pack buckets --buckets 10:5,10:10,20:12,20:18 --bucket-sizes 2,2,2,2 --lenient-buckets two.txt >got 2>said
+    [ "$(sort got | tr '\n' ,)" = "0,1,3," ]
+    exits 2 s2s-pack buckets lens.txt
+    says "--batch-size, --batch-duration or --bucket-sizes is needed"
+    exits 2 s2s-pack buckets --buckets 3,2 --batch-size 2 lens.txt
+    says "bounds of buckets ascend, 2 comes behind 3"
+    exits 2 s2s-pack buckets --buckets 3:2,4:5 --batch-size 2 lens.txt
+    says "go with --bucket-sizes"
+    echo "1 x" >>two.txt
+    exits 1 s2s-pack buckets --batch-size 2 two.txt
+    says "two.txt:1: more than a length"
+    says_not "0 "
+}
+
+@test "packs may be batches of like length: by slots, by seconds, a number to each bucket" {
+    for i in $(seq 0 29); do echo "{\"id\":\"$i\",\"input_ids\":[$(seq -s, 1 $((1 + i * 7 % 30)))]}"; done >rows.jsonl
+    jq '.input_ids | length' rows.jsonl >lens.txt
+    batches_of() { values "$1" | grep ' ids ' | cut -d' ' -f3- | jq -c 'map(tonumber)'; }
+    local how
+    for how in "" "--buckets 4 --shuffle 3" "--buckets 5.5,10,20 --bins-multiple 4" "--buckets 3 --drop-last --quadratic 20"; do
+        s2s-pack -q --ids rows.jsonl --batch-tokens 40 $how --seed 3 -o out.s2s
+        s2s-pack buckets --json --batch-duration 40 $how --seed 3 lens.txt | jq -c '.batches[]' >want
+        [ -s want ]
+        batches_of out.s2s >got
+        alike "$(cat want)" "$(cat got)"
+    done
+    s2s-pack -q --ids rows.jsonl --batch-tokens 40 --buckets 4 --shuffle 30 --epochs 2 -o out.s2s
+    [ "$(batches_of out.s2s | jq '.[]' | sort | uniq -c | awk '{print $1}' | sort -u)" = 2 ]
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --batch-duration 2.5 --audio none --report r.json -o out.s2s
+    [ "$(values out.s2s | grep -c ' ids ')" = 2 ] # the second of a, b and c comes to more, so it is the last
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --buckets 0.5:50,1:50 --bucket-sizes 2,2 --audio none --report r.json -o out.s2s
+    jq -e '.samples == 2 and .filtered.bucket == 1' r.json
+    exits 2 s2s-pack --ids rows.jsonl --batch-duration 4 -o no.s2s
+    says "rows.jsonl:1: a sample without sound has no --batch-duration"
+    says "--batch-tokens counts slots"
+    exits 1 s2s-pack --ids rows.jsonl --batch-tokens 40000 --drop-last -o no.s2s
+    says "E_EMPTY_BATCH"
+    [ ! -e no.s2s ]
+    exits 2 s2s-pack --ids rows.jsonl --tokens 64 --buckets 3
+    says "--buckets and --drop-last go with bounds of a batch"
+}
+
 @test "what a layout cannot be is said with its option" {
     local words
     while IFS='|' read -r words message; do

@@ -1,8 +1,6 @@
 /* `s2s-pack batches`: lengths to padded microbatches of like length (lib/thd/dynamic.h). */
-#include "lib/data/lines.h"
-#include "lib/io/outfile.h"
-#include "lib/io/printout.h"
 #include "lib/thd/dynamic.h"
+#include "tools/pack/lengths.h"
 #include "tools/pack/pack.h"
 
 struct options {
@@ -43,9 +41,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         opt->batch_size = s2s_arg_i64(state, "batch-size", arg, 1, INT32_MAX);
         return 0;
     case ARGP_KEY_ARG:
-        if (opt->input)
-            argp_error(state, "one input at most, found '%s' behind '%s'", arg, opt->input);
-        opt->input = arg;
+        pack_lengths_take(state, &opt->input, arg);
         return 0;
     case ARGP_KEY_END:
         if (opt->how.max_tokens == 0)
@@ -103,51 +99,58 @@ static void print_batch(const struct s2s_dynamic *d, const struct options *opt, 
     s2s_buf_release(&line);
 }
 
-static int print_all(const int32_t *lens, size_t n, const struct options *opt,
-                     struct s2s_error *err)
+/* One s2s_dynamic a global batch of `each` lengths, but the last. */
+struct result {
+    const struct options *opt;
+    struct s2s_dynamic *batches; /* [n] */
+    size_t n, each;
+};
+
+static int work(void *ctx, const struct pack_lengths *lengths, struct s2s_error *err)
 {
-    const size_t each = opt->batch_size > 0 ? (size_t)opt->batch_size : n;
-    int64_t real = 0, slots = 0;
-    int rc = 0;
-    fputs(opt->common.json ? "{\"batches\": [" : "", stdout);
-    for (size_t first = 0; rc == 0 && first < n; first += each) {
-        struct s2s_dynamic d;
-        const size_t n_here = each < n - first ? each : n - first;
-        if ((rc = s2s_thd_dynamic(&d, lens + first, n_here, &opt->how, err)) < 0)
+    struct result *r = ctx;
+    const size_t n = lengths->n;
+    r->each = r->opt->batch_size > 0 ? (size_t)r->opt->batch_size : n;
+    r->batches = s2s_xcalloc(n > 0 ? (n - 1) / r->each + 1 : 1, sizeof *r->batches);
+    for (size_t first = 0; first < n; first += r->each) {
+        const size_t n_here = r->each < n - first ? r->each : n - first;
+        int rc =
+            s2s_thd_dynamic(&r->batches[r->n], lengths->lens + first, n_here, &r->opt->how, err);
+        if (rc < 0)
             return s2s_error_add(err, rc, "lengths from %zu on", first);
-        print_batch(&d, opt, first);
-        for (size_t m = 0; m < d.n_micro; m++)
-            slots += (int64_t)(d.begin[m + 1] - d.begin[m]) * opt->how.dp_size * d.len[m];
-        s2s_dynamic_release(&d);
+        r->n++;
     }
-    for (size_t i = 0; i < n; i++)
-        real += lens[i];
+    return 0;
+}
+
+static void print(const void *ctx, const struct pack_lengths *lengths)
+{
+    const struct result *r = ctx;
+    int64_t real = 0, slots = 0;
+    fputs(r->opt->common.json ? "{\"batches\": [" : "", stdout);
+    for (size_t k = 0; k < r->n; k++) {
+        const struct s2s_dynamic *d = &r->batches[k];
+        print_batch(d, r->opt, k * r->each);
+        for (size_t m = 0; m < d->n_micro; m++)
+            slots += (int64_t)(d->begin[m + 1] - d->begin[m]) * r->opt->how.dp_size * d->len[m];
+    }
+    for (size_t i = 0; i < lengths->n; i++)
+        real += lengths->lens[i];
     const double fill = slots > 0 ? (double)real / (double)slots : 0;
-    if (opt->common.json)
+    if (r->opt->common.json)
         printf("], \"fill\": %.12g}\n", fill);
-    s2s_info("pack", "%zu lengths, fill %.4f", n, fill);
-    return rc;
+    s2s_info("pack", "%zu lengths, fill %.4f", lengths->n, fill);
 }
 
 int pack_batches(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT, .how = S2S_DYNAMIC_OPTIONS_DEFAULT};
-    struct s2s_lines lines = S2S_LINES_INIT;
-    struct s2s_printout to = {.out = NULL};
-    int32_t *lens = NULL;
-    size_t n = 0;
+    struct result result = {.opt = &opt};
+    const struct pack_lengths_command command = {.work = work, .print = print, .ctx = &result};
     s2s_tool_parse(&batches_argp, argc, argv, &opt);
-    int rc = s2s_lines_open(&lines, opt.input ? opt.input : "-", err);
-    if (rc == 0)
-        rc = pack_read_lens(&lens, &n, &lines, err);
-    if (rc == 0)
-        rc = s2s_outfile_spares(opt.common.out, opt.input, err);
-    if (rc == 0)
-        rc = s2s_printout_begin(&to, opt.common.out, err);
-    if (rc == 0)
-        rc = print_all(lens, n, &opt, err);
-    rc = s2s_printout_end(&to, rc, err);
-    s2s_lines_close(&lines);
-    free(lens);
+    int rc = pack_lengths_run(&command, opt.input, opt.common.out, err);
+    for (size_t k = 0; k < result.n; k++)
+        s2s_dynamic_release(&result.batches[k]);
+    free(result.batches);
     return rc;
 }

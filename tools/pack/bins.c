@@ -1,7 +1,5 @@
 /* `s2s-pack bins`: the bin packers alone on a list of lengths. */
-#include "lib/data/lines.h"
-#include "lib/io/outfile.h"
-#include "lib/io/printout.h"
+#include "tools/pack/lengths.h"
 #include "tools/pack/pack.h"
 
 struct options {
@@ -54,9 +52,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         opt->bins.bins_multiple = s2s_arg_i64(state, "bins-multiple", arg, 1, INT32_MAX);
         return 0;
     case ARGP_KEY_ARG:
-        if (opt->input)
-            argp_error(state, "one input at most, found '%s' behind '%s'", arg, opt->input);
-        opt->input = arg;
+        pack_lengths_take(state, &opt->input, arg);
         return 0;
     case ARGP_KEY_END:
         if (opt->bins.capacity == 0)
@@ -84,34 +80,6 @@ static const struct argp bins_argp = {
         "See also: s2s-pack(1)",
 };
 
-int pack_read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines, struct s2s_error *err)
-{
-    struct s2s_line line = {.number = 0};
-    size_t cap = 0;
-    int rc = 0;
-    while (s2s_lines_next(lines, &line)) {
-        char text[32];
-        int64_t value;
-        size_t begin = 0, end = line.len;
-        while (end > begin && (line.text[end - 1] == ' ' || line.text[end - 1] == '\t'))
-            end--;
-        while (begin < end && (line.text[begin] == ' ' || line.text[begin] == '\t'))
-            begin++;
-        if (end - begin >= sizeof text || memchr(line.text + begin, 0, end - begin)) {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "not a length");
-        } else {
-            memcpy(text, line.text + begin, end - begin);
-            text[end - begin] = 0;
-            rc = s2s_parse_i64(&value, text, 0, INT32_MAX, err);
-        }
-        if (rc < 0)
-            return s2s_error_add(err, S2S_E_FORMAT, "%s:%lld", lines->path, (long long)line.number);
-        s2s_grow(lens, *n, &cap, sizeof **lens);
-        (*lens)[(*n)++] = (int32_t)value;
-    }
-    return 0;
-}
-
 static void print_bins(const struct s2s_bins *bins, double fill, int64_t bound, bool json)
 {
     struct s2s_buf line = S2S_BUF_INIT;
@@ -135,35 +103,40 @@ static void print_bins(const struct s2s_bins *bins, double fill, int64_t bound, 
     s2s_buf_release(&line);
 }
 
+struct result {
+    const struct options *opt;
+    struct s2s_bins bins;
+    double fill;
+    int64_t bound;
+};
+
+static int work(void *ctx, const struct pack_lengths *lengths, struct s2s_error *err)
+{
+    struct result *r = ctx;
+    int rc = s2s_thd_bins(&r->bins, lengths->lens, lengths->n, &r->opt->bins, err);
+    if (rc < 0)
+        return rc;
+    r->fill = s2s_thd_bins_fill(&r->bins, lengths->lens, &r->opt->bins);
+    r->bound = s2s_thd_bins_bound(&r->bins, lengths->lens, &r->opt->bins);
+    return 0;
+}
+
+static void print(const void *ctx, const struct pack_lengths *lengths)
+{
+    const struct result *r = ctx;
+    print_bins(&r->bins, r->fill, r->bound, r->opt->common.json);
+    s2s_info("pack", "%zu lengths in %zu bins (at least %lld), fill %.4f", lengths->n,
+             r->bins.n_bins, (long long)r->bound, r->fill);
+}
+
 int pack_bins(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT, .bins = S2S_BINS_OPTIONS_DEFAULT};
-    struct s2s_lines lines = S2S_LINES_INIT;
-    struct s2s_bins bins = S2S_BINS_INIT;
-    int32_t *lens = NULL;
-    size_t n = 0;
-    struct s2s_printout to = {.out = NULL};
+    struct result result = {.opt = &opt, .bins = S2S_BINS_INIT};
+    const struct pack_lengths_command command = {.work = work, .print = print, .ctx = &result};
     s2s_tool_parse(&bins_argp, argc, argv, &opt);
     opt.bins.seed = (uint64_t)opt.common.seed;
-    int rc = s2s_lines_open(&lines, opt.input ? opt.input : "-", err);
-    if (rc == 0)
-        rc = pack_read_lens(&lens, &n, &lines, err);
-    if (rc == 0)
-        rc = s2s_thd_bins(&bins, lens, n, &opt.bins, err);
-    if (rc == 0)
-        rc = s2s_outfile_spares(opt.common.out, opt.input, err);
-    if (rc == 0)
-        rc = s2s_printout_begin(&to, opt.common.out, err);
-    if (rc == 0) {
-        double fill = s2s_thd_bins_fill(&bins, lens, &opt.bins);
-        int64_t bound = s2s_thd_bins_bound(&bins, lens, &opt.bins);
-        print_bins(&bins, fill, bound, opt.common.json);
-        s2s_info("pack", "%zu lengths in %zu bins (at least %lld), fill %.4f", n, bins.n_bins,
-                 (long long)bound, fill);
-    }
-    rc = s2s_printout_end(&to, rc, err);
-    s2s_bins_release(&bins);
-    s2s_lines_close(&lines);
-    free(lens);
+    int rc = pack_lengths_run(&command, opt.input, opt.common.out, err);
+    s2s_bins_release(&result.bins);
     return rc;
 }

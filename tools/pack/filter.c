@@ -6,7 +6,8 @@
 #include "tools/pack/row.h"
 
 const char *const pack_filtered_names[N_PACK_FILTERED] = {
-    "kept", "validation_status", "duration", "tokens", "tokens_per_second", "tokens_per_token"};
+    "kept",  "validation_status", "duration", "tokens", "tokens_per_second", "tokens_per_token",
+    "bucket"};
 
 static bool has_status(const struct pack_row *row, const char *status)
 {

@@ -12,6 +12,7 @@ enum pack_filtered {
     PACK_FILTERED_TOKENS,
     PACK_FILTERED_TPS,
     PACK_FILTERED_TPT,
+    PACK_FILTERED_BUCKET, /* which fits none of --buckets */
     N_PACK_FILTERED
 };
 

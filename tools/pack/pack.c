@@ -36,8 +36,13 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
     add_layout_config(config, &loader->layout);
     if (opt->drop_pad_labels)
         json_object_set_new(config, "pad_labels", json_string("drop"));
-    if (opt->batch_size > 0) {
-        json_object_set_new(config, "batch_size", json_integer(opt->batch_size));
+    if (opt->max_tokens == 0) {
+        const struct pack_batching *b = &opt->batching;
+        if (b->size > 0)
+            json_object_set_new(config, "batch_size", json_integer(b->size));
+        if (b->duration > 0)
+            json_object_set_new(config, opt->batch_by_slots ? "batch_tokens" : "batch_duration",
+                                json_real(b->duration));
     } else {
         json_object_set_new(config, "tokens", json_integer(plan->capacity));
         if (opt->lookahead > 0)

@@ -7,6 +7,7 @@
 #include "lib/base/tool.h"
 #include "lib/stream/schema.h"
 #include "lib/thd/thd.h"
+#include "tools/pack/batching.h"
 #include "tools/pack/filter.h"
 
 enum pack_input {
@@ -52,7 +53,9 @@ struct pack_options {
     int64_t n_samples; /* 0: all, once */
     struct pack_filter filter;
     const char *tokenizer, *prompt;
-    int64_t max_tokens, batch_size; /* one of them is 0 */
+    int64_t max_tokens; /* 0: batching */
+    struct pack_batching batching;
+    bool batch_by_slots; /* the lengths of batches are slots, else seconds of sound */
     enum pack_too_long too_long;
     enum pack_policy bad[PACK_N_FAULTS]; /* what becomes of a sample that has the fault */
     bool plan, strict_sp;
@@ -97,8 +100,7 @@ int pack_merge(int argc, char **argv, struct s2s_error *err);
 /* `s2s-pack npy` and `s2s-pack batches`, with theirs. */
 int pack_npy(int argc, char **argv, struct s2s_error *err);
 int pack_batches(int argc, char **argv, struct s2s_error *err);
-struct s2s_lines;
-/* Lengths, one a line. Gives *lens (free). FORMAT names file and line. */
-int pack_read_lens(int32_t **lens, size_t *n, const struct s2s_lines *lines, struct s2s_error *err);
+/* `s2s-pack buckets`. */
+int pack_buckets(int argc, char **argv, struct s2s_error *err);
 
 #endif

@@ -171,6 +171,7 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     }
     keep_shape(&m->item, &shape);
     m->item.n_samples = pack_row_samples(row);
+    m->item.n_ids = (int32_t)row->thd.n_ids;
     m->item.exact16 = true;
     for (size_t k = 0; k < row->n_clips; k++) {
         m->item.exact16 &= is_exact16(&row->clips[k], survey);
@@ -354,44 +355,93 @@ static int bins_of(struct s2s_bins *bins, struct pack_plan *plan, const uint32_t
     return rc;
 }
 
-/* Every batch_size samples in order. */
-static void batches_of(struct s2s_bins *bins, size_t n, size_t batch_size)
+/* Lengths of a batch are seconds of sound, which a sample without any has not. */
+static int length_of(double *len, const struct pack_item *item, const struct pack_loader *loader,
+                     const struct pack_options *opt, struct s2s_error *err)
 {
-    bins->n_items = n;
-    bins->n_bins = (n + batch_size - 1) / batch_size;
-    bins->items = s2s_xmalloc((n + 1) * sizeof *bins->items);
-    bins->begin = s2s_xcalloc(bins->n_bins + 1, sizeof *bins->begin);
-    for (size_t i = 0; i < n; i++)
-        bins->items[i] = (uint32_t)i;
-    for (size_t b = 0; b <= bins->n_bins; b++)
-        bins->begin[b] = b * batch_size < n ? b * batch_size : n;
+    *len = opt->batch_by_slots ? item->len : (double)item->n_samples / loader->mel_config.rate_hz;
+    if (*len > 0 || opt->batching.duration == 0)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_ARG, "a sample without sound has no --batch-duration");
+    s2s_source_error(rc, loader->source, &item->place, err);
+    return s2s_error_hint(err, rc, "--batch-tokens counts slots");
 }
 
-static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_options *opt,
-                     int64_t epoch, struct s2s_error *err)
+static int batches_of(struct s2s_bins *bins, struct pack_plan *plan,
+                      const struct pack_loader *loader, const uint32_t *order, size_t n,
+                      const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
+{
+    double *lens = s2s_xmalloc((n + 1) * sizeof *lens);
+    double *ids = s2s_xmalloc((n + 1) * sizeof *ids);
+    struct pack_batching_of of = {.lens = lens,
+                                  .lens2 = ids,
+                                  .n = n,
+                                  .min = opt->filter.min_s,
+                                  .max = opt->batch_by_slots ? 1e300 : opt->filter.max_s,
+                                  .shuffle = (uint64_t)opt->shuffle,
+                                  .seed = seed_of(opt, epoch),
+                                  .multiple = opt->bins_multiple};
+    size_t n_unfit = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const struct pack_item *item = &plan->items[order[i]];
+        ids[i] = item->n_ids;
+        rc = length_of(&lens[i], item, loader, opt, err);
+    }
+    if (rc == 0)
+        rc = pack_batching_run(bins, &n_unfit, &opt->batching, &of, err);
+    plan->n_filtered[PACK_FILTERED_BUCKET] += (int64_t)n_unfit;
+    free(lens);
+    free(ids);
+    return rc;
+}
+
+/* Says where they all have gone. */
+static int no_sample(const struct pack_plan *plan, const struct pack_options *opt,
+                     struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    s2s_buf_printf(&text, "%lld read, %zu bad, %lld too long", (long long)plan->n_read, plan->n_bad,
+                   (long long)plan->n_too_long);
+    if (plan->n_marked > 0)
+        s2s_buf_printf(&text, ", %lld marked _skipme", (long long)plan->n_marked);
+    for (int i = PACK_KEPT + 1; i < N_PACK_FILTERED; i++)
+        if (plan->n_filtered[i] > 0)
+            s2s_buf_printf(&text, ", %lld left out by %s", (long long)plan->n_filtered[i],
+                           pack_filtered_names[i]);
+    if (opt->batching.drop_last)
+        s2s_buf_puts(&text, "; --drop-last leaves out batches that are not full");
+    int rc = s2s_error_set(err, S2S_E_FORMAT, "E_EMPTY_BATCH: there is no sample to pack (%s)",
+                           text.data);
+    s2s_buf_release(&text);
+    return rc;
+}
+
+static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_loader *loader,
+                     const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
 {
     struct s2s_bins bins = S2S_BINS_INIT;
     size_t n = 0;
     uint32_t *order = select_items(plan, first, &n);
     int rc = 0;
     if (n == 0)
-        rc = s2s_error_set(err, S2S_E_FORMAT,
-                           "E_EMPTY_BATCH: there is no sample to pack (%lld read, %zu bad, "
-                           "%lld too long)",
-                           (long long)plan->n_read, plan->n_bad, (long long)plan->n_too_long);
+        rc = no_sample(plan, opt, err);
     for (size_t i = 0; i < n; i++)
         plan->exact16 = plan->exact16 && plan->items[order[i]].exact16;
-    s2s_data_shuffle(order, n, (size_t)opt->shuffle, seed_of(opt, epoch));
-    if (rc == 0 && opt->batch_size > 0)
-        batches_of(&bins, n, (size_t)opt->batch_size);
+    if (!pack_batching_has_buckets(&opt->batching)) /* they are what shuffles */
+        s2s_data_shuffle(order, n, (size_t)opt->shuffle, seed_of(opt, epoch));
+    if (rc == 0 && opt->max_tokens == 0)
+        rc = batches_of(&bins, plan, loader, order, n, opt, epoch, err);
     else if (rc == 0)
         rc = bins_of(&bins, plan, order, n, opt, epoch, err);
+    if (rc == 0 && bins.n_bins == 0)
+        rc = no_sample(plan, opt, err);
     if (rc == 0) {
         const size_t base = plan->begin ? plan->begin[plan->n_packs] : 0;
-        plan->members = s2s_xrealloc(plan->members, base + n + 1, sizeof *plan->members);
+        plan->members = s2s_xrealloc(plan->members, base + bins.n_items + 1, sizeof *plan->members);
         plan->begin =
             s2s_xrealloc(plan->begin, plan->n_packs + bins.n_bins + 1, sizeof *plan->begin);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < bins.n_items; i++)
             plan->members[base + i] = order[bins.items[i]];
         for (size_t b = 0; b <= bins.n_bins; b++)
             plan->begin[plan->n_packs + b] = base + bins.begin[b];
@@ -406,7 +456,7 @@ static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_opt
 static int set_capacity(struct pack_plan *plan, const struct pack_loader *loader,
                         const struct pack_options *opt, struct s2s_error *err)
 {
-    if (opt->batch_size > 0)
+    if (opt->max_tokens == 0)
         return 0;
     const bool of_salm = loader->layout.kind == S2S_THD_SALM;
     plan->bin_multiple = s2s_layout_bin_multiple(&loader->layout, &loader->salm);
@@ -443,7 +493,7 @@ int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
         first = anew ? plan->n_items : first;
         rc = anew ? survey_lengths(plan, loader, opt, (uint32_t)epoch, err) : 0;
         if (rc == 0)
-            rc = add_epoch(plan, first, opt, epoch, err);
+            rc = add_epoch(plan, first, loader, opt, epoch, err);
     }
     if (opt->pcm != PACK_PCM_AUTO)
         plan->exact16 = opt->pcm == PACK_PCM_I16;

@@ -40,6 +40,7 @@ struct pack_item {
     struct s2s_place place;
     uint32_t epoch;          /* that its perturbation is drawn for */
     int32_t len, len_padded; /* slots, truncated if so */
+    int32_t n_ids;           /* in which a clip is one */
     int32_t pad_labels, pad_stripped;
     bool first_supervised;   /* these four as in s2s_salm_shape */
     bool truncated, exact16; /* exact16: 16-bit samples say all of its audio */

@@ -38,7 +38,7 @@ enum {
     KEY_PACK_MULTIPLE,
     KEY_PACK_TO,
     KEY_TOKENS,
-    KEY_BATCH_SIZE,
+    KEY_BATCH_TOKENS,
     KEY_TOO_LONG,
     KEY_BAD,
     KEY_REPORT,
@@ -153,7 +153,11 @@ static const struct argp_option option_table[] = {
      3},
     {NULL, 0, NULL, 0, "Packs:", 4},
     {"tokens", KEY_TOKENS, "N", 0, "Slots of a pack", 4},
-    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 4},
+    {"batch-size", PACK_KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 4},
+    {"batch-duration", PACK_KEY_BATCH_DURATION, "S", 0,
+     "Samples whose longest sound times their number is about S seconds are a pack, instead", 4},
+    {"batch-tokens", KEY_BATCH_TOKENS, "N", 0, "The same by slots", 4},
+    PACK_BATCHING_OPTIONS(4),
     {"too-long", KEY_TOO_LONG, "fail|truncate|skip", 0,
      "What to do with a sample longer than a pack (default fail)", 4},
     {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle, mffd or bfd",
@@ -235,18 +239,20 @@ static void check_options(struct argp_state *state)
         argp_error(state, "--tars goes with --manifest, --conversations or --share-gpt");
     if (opt->kind == PACK_INPUT_CFG && opt->n_inputs > 1)
         argp_error(state, "one --input-cfg only: it may have groups");
-    if (!opt->max_tokens && !opt->batch_size)
-        argp_error(state, "--tokens or --batch-size is needed");
-    if (opt->max_tokens && opt->batch_size)
+    const bool is_batched = pack_batching_is_on(&opt->batching);
+    if (!opt->max_tokens && !is_batched)
+        argp_error(state, "--tokens or --batch-size is needed, or another bound of a batch");
+    if (opt->max_tokens && is_batched)
         argp_error(state, "--tokens or --batch-size, not both");
+    pack_batching_check(&opt->batching, state);
     if (opt->drop_pad_labels && opt->layout.kind != S2S_THD_SALM)
         argp_error(state, "--pad-labels goes with --layout salm");
     if (opt->trust_durations && !opt->plan)
         argp_error(state, "--trust-durations goes with --plan");
-    if (opt->batch_size && opt->lookahead)
+    if (is_batched && opt->lookahead)
         argp_error(state, "--lookahead goes with --tokens");
-    if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
-        argp_error(state, "--min-bins and --bins-multiple go with --tokens");
+    if (is_batched && opt->min_bins)
+        argp_error(state, "--min-bins goes with --tokens");
 }
 
 static void parse_bad(struct argp_state *state, const char *arg)
@@ -322,8 +328,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     case KEY_TOKENS:
         opt->max_tokens = s2s_arg_i64(state, "tokens", arg, 1, INT32_MAX);
         return 0;
-    case KEY_BATCH_SIZE:
-        opt->batch_size = s2s_arg_i64(state, "batch-size", arg, 1, INT32_MAX);
+    case KEY_BATCH_TOKENS:
+        opt->batching.duration = (double)s2s_arg_i64(state, "batch-tokens", arg, 1, INT32_MAX);
+        opt->batch_by_slots = true;
         return 0;
     case KEY_SAMPLES:
         opt->n_samples = s2s_arg_i64(state, "samples", arg, 1, INT32_MAX);
@@ -430,7 +437,8 @@ static bool parse_input(int key, char *arg, struct argp_state *state)
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct pack_options *opt = state->input;
-    if (parse_input(key, arg, state) || parse_filter(key, arg, state))
+    if (parse_input(key, arg, state) || parse_filter(key, arg, state) ||
+        pack_batching_parse(&opt->batching, key, arg, state))
         return 0;
     switch (key) {
     case KEY_TARS:
@@ -499,7 +507,8 @@ static const struct argp pack_argp = {
                 "tokenize --tokenizer F [OPTION...] [FILE]\n"
                 "report [--plot F.svg] [-o ALL.json] REPORT.json...\n"
                 "npy IN -o OUT\n"
-                "batches --tokens N [OPTION...] [LENGTHS.txt]",
+                "batches --tokens N [OPTION...] [LENGTHS.txt]\n"
+                "buckets --batch-duration X [OPTION...] [LENGTHS.txt]",
     .doc =
         "Tokenize, measure and pack samples into THD rows without padding between them, as a "
         "stream."
@@ -508,7 +517,8 @@ static const struct argp pack_argp = {
         "  s2s-pack --ids rows.jsonl --tokens 4096 --cp 2 | s2s-shard ls -\n"
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 --plan\n\n"
         "bins packs bare lengths, tokenize turns lines into ids, report adds up reports of parts, "
-        "npy reads and writes packed SFT files, batches cuts lengths into padded microbatches; "
+        "npy reads and writes packed SFT files, batches and buckets make padded batches of "
+        "lengths; "
         "each has its own --help.\n\n"
         "Exit status: 0 done, 1 a sample is bad or a write failed, 2 bad command line or an input "
         "that cannot be opened.\n"
@@ -516,9 +526,13 @@ static const struct argp pack_argp = {
 };
 
 static const struct s2s_command commands[] = {
-    {.name = "bins", .run = pack_bins},       {.name = "tokenize", .run = pack_tokenize},
-    {.name = "report", .run = pack_merge},    {.name = "npy", .run = pack_npy},
-    {.name = "batches", .run = pack_batches}, {0},
+    {.name = "bins", .run = pack_bins},
+    {.name = "tokenize", .run = pack_tokenize},
+    {.name = "report", .run = pack_merge},
+    {.name = "npy", .run = pack_npy},
+    {.name = "batches", .run = pack_batches},
+    {.name = "buckets", .run = pack_buckets},
+    {0},
 };
 
 int main(int argc, char **argv)
@@ -534,5 +548,6 @@ int main(int argc, char **argv)
     int rc = pack_run(&opt, &err);
     free(opt.inputs);
     free(opt.tars);
+    pack_batching_release(&opt.batching);
     return s2s_tool_end(rc, &err);
 }

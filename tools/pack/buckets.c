@@ -75,7 +75,7 @@ static const struct argp buckets_argp = {
         "line of output is a batch: the indices of its lengths, from 0. With --json: {\"bounds\": "
         "[..], \"batches\": [[0,3],..], \"fill\": ..}.\n\n"
         "Examples:\n"
-        "  printf '%s\\n' 4 1 3 2 1 3 4 5 | s2s-pack buckets --batch-duration 8 --buckets 2.5,9\n"
+        "  printf '%s\\n' 4 1 3 2 | s2s-pack buckets --batch-size 2 --buckets 2.5,9\n"
         "  s2s-pack buckets --estimate --buckets 3 lengths.txt\n\n"
         "Exit status: 0 done, 1 a length is bad or a write failed, 2 bad command line or an "
         "input that cannot be opened.\n"

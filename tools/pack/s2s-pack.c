@@ -508,7 +508,7 @@ static const struct argp pack_argp = {
                 "report [--plot F.svg] [-o ALL.json] REPORT.json...\n"
                 "npy IN -o OUT\n"
                 "batches --tokens N [OPTION...] [LENGTHS.txt]\n"
-                "buckets --batch-duration X [OPTION...] [LENGTHS.txt]",
+                "buckets --batch-size N [OPTION...] [LENGTHS.txt]",
     .doc =
         "Tokenize, measure and pack samples into THD rows without padding between them, as a "
         "stream."

@@ -12,7 +12,6 @@
 #include "lib/model/modality.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
-#include "lib/nn/spread.h"
 
 struct config {
     int64_t n_layers, n_mels, channels, factor;
@@ -38,8 +37,6 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
                             struct s2s_tensor *const *in, struct s2s_tensor **out);
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out);
-static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                     struct s2s_tensor *const *in, struct s2s_tensor **out);
 
 /* ---- config.json ---- */
 
@@ -260,11 +257,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
         build_layer(model, m, i);
     m->adapter_begin = model->params->n;
     model_modality_build(model, &m->modality);
-    model_add_block(
-        model,
-        &(struct s2s_block){
-            .run = run_loss, .n_in = 1, .n_out = 1, .param_begin = model->params->n, .hidden = -1},
-        "loss");
+    model_add_encoder_loss(model);
     return 0;
 }
 
@@ -283,23 +276,6 @@ static int64_t fastconformer_frames(const struct s2s_model *model, int64_t n_mel
 }
 
 /* ---- forward ---- */
-
-/* The clips that this rank encodes; without features there are none, and everything runs with sizes
- * of 0. */
-static struct s2s_media mel_of(const struct s2s_model *model, const struct s2s_pass *pass)
-{
-    static const int64_t no_bounds[1] = {0};
-    const struct s2s_media *audio = model_media(pass->batch, S2S_MEDIA_AUDIO);
-    if (!model_has_features(audio))
-        return (struct s2s_media){.cu = no_bounds};
-    struct s2s_media own = *audio;
-    int64_t begin, end;
-    s2s_nn_spread(&begin, &end, audio->n, model_spread(model, pass));
-    own.n = end - begin;
-    own.cu = audio->cu + begin;
-    own.draws = audio->draws ? audio->draws + begin : NULL;
-    return own;
-}
 
 /* Whether something is trained of the encoder itself, or of what follows it: else it is as in
  * evaluation. */
@@ -335,7 +311,7 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     struct s2s_tape *tape = pass->tape;
     struct model_encoder_shared *shared = s2s_tape_host_alloc(tape, sizeof *shared);
     struct s2s_nn_clips *clips = &shared->clips;
-    const struct s2s_media mel = mel_of(model, pass);
+    const struct s2s_media mel = model_own_media(model, pass, S2S_MEDIA_AUDIO);
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(mel.n + 1) * sizeof *cu);
     for (int64_t k = 0; k < mel.n; k++)
         cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel.cu[k + 1] - mel.cu[k]);
@@ -359,7 +335,7 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
 {
     const struct s2s_model *model = ctx->block->model;
     const struct fastconformer *m = model->impl;
-    const struct s2s_media clips = mel_of(model, ctx->pass);
+    const struct s2s_media clips = model_own_media(model, ctx->pass, S2S_MEDIA_AUDIO);
     const struct model_encoder_shared *shared = ctx->shared;
     const int64_t shape[] = {clips.cu[clips.n] - clips.cu[0], model->n_mels, 1};
     struct s2s_tensor *mel = s2s_tape_upload_floats(
@@ -392,18 +368,6 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
     trace->attention = parts.attention;
     trace->conv = parts.conv;
     trace->ff2 = parts.ff2;
-}
-
-static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                     struct s2s_tensor *const *in, struct s2s_tensor **out)
-{
-    const float *values = ctx->pass->batch->target;
-    struct s2s_forward *fwd = ctx->pass->fwd;
-    out[0] = fwd->output = in[0];
-    if (!values)
-        return;
-    struct s2s_tensor *target = s2s_tape_upload_floats(tape, 2, in[0]->shape, values);
-    fwd->loss = s2s_op_sqdist(tape, in[0], target, fwd->seed);
 }
 
 /* ---- what a batch must have ---- */

@@ -11,7 +11,8 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
 /* Whether the model's directory holds both tensors with values that differ: the path of the first
  * (gives: free), else NULL. A directory that cannot be read is the loader's to report. */
 char *model_dir_differs(const struct s2s_model *model, const char *name, const char *other);
-/* The n numbers of a tensor of the model's directory; false: it has none of so many. */
+/* The n numbers of a tensor of the model's directory; false: it has none of so many. A directory
+ * that cannot be read is the loader's to report. */
 bool model_dir_read(const struct s2s_model *model, const char *name, float *out, size_t n);
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
@@ -79,6 +80,15 @@ int model_refuse_images(const struct s2s_media *images, struct s2s_error *err);
 struct s2s_spans model_spans(const struct s2s_pass *pass, int64_t n_rows);
 /* I32 [T]: where the keys and values of the batch go in caches; NULL: nothing is kept. */
 struct s2s_tensor *model_cache_rows(const struct s2s_pass *pass);
+
+/* ---- encoders (encoder.c) ---- */
+
+/* The clips or images of the batch that this rank encodes; without features there are none, and
+ * everything runs with sizes of 0. */
+struct s2s_media model_own_media(const struct s2s_model *encoder, const struct s2s_pass *pass,
+                                 enum s2s_media_kind kind);
+/* The last block of an encoder: its output, and the loss of a batch with a target. */
+void model_add_encoder_loss(struct s2s_model *encoder);
 
 /* ---- tokens cut over the ranks of par->cp (cp.c) ---- */
 

@@ -14,7 +14,6 @@
 #include "lib/conf/conf.h"
 #include "lib/model/keys.h"
 #include "lib/model/model_internal.h"
-#include "lib/nn/spread.h"
 #include "lib/nn/vit.h"
 
 enum { CHANNELS = 3, BIG = 1 << 24 };
@@ -46,8 +45,6 @@ static void run_patches(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                         struct s2s_tensor *const *in, struct s2s_tensor **out);
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out);
-static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                     struct s2s_tensor *const *in, struct s2s_tensor **out);
 
 /* ---- config.json ---- */
 
@@ -241,11 +238,7 @@ static int radio_build(struct s2s_model *model, struct s2s_error *err)
     m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
     for (int i = 0; i < c->n_layers; i++)
         build_layer(model, m, i);
-    model_add_block(
-        model,
-        &(struct s2s_block){
-            .run = run_loss, .n_in = 1, .n_out = 1, .param_begin = model->params->n, .hidden = -1},
-        "loss");
+    model_add_encoder_loss(model);
     return 0;
 }
 
@@ -305,26 +298,9 @@ double model_radio_eps(const struct s2s_model *model)
 
 /* ---- forward ---- */
 
-/* The images that this rank encodes; without patches there are none, and everything runs with sizes
- * of 0. */
-static struct s2s_media own_images(const struct s2s_model *model, const struct s2s_pass *pass)
-{
-    static const int64_t no_bounds[1] = {0};
-    const struct s2s_media *images = model_media(pass->batch, S2S_MEDIA_IMAGE);
-    if (!model_has_features(images))
-        return (struct s2s_media){.cu = no_bounds};
-    struct s2s_media own = *images;
-    int64_t begin, end;
-    s2s_nn_spread(&begin, &end, images->n, model_spread(model, pass));
-    own.n = end - begin;
-    own.cu = images->cu + begin;
-    own.grid = images->grid + 2 * begin;
-    return own;
-}
-
 struct s2s_nn_images model_radio_images(const struct s2s_model *model, const struct s2s_pass *pass)
 {
-    const struct s2s_media own = own_images(model, pass);
+    const struct s2s_media own = model_own_media(model, pass, S2S_MEDIA_IMAGE);
     return (struct s2s_nn_images){.n = own.n, .grid = own.grid};
 }
 
@@ -363,7 +339,7 @@ static void run_patches(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
 {
     const struct s2s_model *model = ctx->block->model;
     const struct radio *m = model->impl;
-    const struct s2s_media own = own_images(model, ctx->pass);
+    const struct s2s_media own = model_own_media(model, ctx->pass, S2S_MEDIA_IMAGE);
     const struct s2s_nn_images images = {.n = own.n, .grid = own.grid};
     out[0] = s2s_nn_patches(tape, &m->patches, upload_pixels(tape, &m->config, &own), &images);
 }
@@ -372,18 +348,6 @@ static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
                       struct s2s_tensor *const *in, struct s2s_tensor **out)
 {
     out[0] = s2s_nn_vit(tape, ctx->block->impl, in[0], ctx->shared);
-}
-
-static void run_loss(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
-                     struct s2s_tensor *const *in, struct s2s_tensor **out)
-{
-    const float *values = ctx->pass->batch->target;
-    struct s2s_forward *fwd = ctx->pass->fwd;
-    out[0] = fwd->output = in[0];
-    if (!values)
-        return;
-    struct s2s_tensor *target = s2s_tape_upload_floats(tape, 2, in[0]->shape, values);
-    fwd->loss = s2s_op_sqdist(tape, in[0], target, fwd->seed);
 }
 
 /* ---- what a batch must have ---- */

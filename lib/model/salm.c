@@ -138,7 +138,8 @@ static int open_encoders(struct s2s_model *model, const struct s2s_salm_parts *p
     if (m->encoder && (m->encoder->n_mels == 0 || m->encoder->kind->embed))
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder",
                              m->encoder->config_path);
-    if (m->vision && (m->vision->patch_dim == 0 || m->vision->kind->embed))
+    /* the projection counts the rows as this kind lays them out */
+    if (m->vision && m->vision->kind != &s2s_model_radio)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no image encoder",
                              m->vision->config_path);
     return 0;

@@ -152,8 +152,10 @@ static void sum_gradients(struct s2s_queue *queue, const struct s2s_k_batchnorm_
         memset(plain, 0, (size_t)(2 * cols) * sizeof *plain);
         for (int64_t r = b * CPU_ROW_BLOCK; r < (b + 1) * CPU_ROW_BLOCK && r < f->rows; r++) {
             const void *x = cpu_any_row(&f->x, r), *dy = cpu_any_row(&args->dy, r);
-            if (cpu_is_bf16(&f->x))
-                sum_row(f->silu, col, x, dy, plain, scaled, true);
+            if (cpu_is_bf16(&f->x) && f->silu)
+                sum_row(true, col, x, dy, plain, scaled, true);
+            else if (cpu_is_bf16(&f->x))
+                sum_row(false, col, x, dy, plain, scaled, true);
             else if (f->silu)
                 sum_row(true, col, x, dy, plain, scaled, false);
             else

@@ -27,20 +27,8 @@ struct ckpt_nemo_texts {
  * Parakeet has no such encoder. */
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
                      const char *family, bool any, struct s2s_error *err);
-/* The value at a path ("decoding.greedy.max_symbols") of NeMo's configuration, references resolved;
- * NULL: none. */
-json_t *ckpt_nemo_setting(const json_t *all, const char *path);
-/* Warns of settings of training that transformers' Parakeet has not, naming all of them. reduction:
- * path of that of the head's loss, NULL: no head; want: the one that transformers has; NULL: those
- * of torch's CTC loss. */
-void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *reduction,
-                             const char *want);
 /* The reduction of a CTC loss if torch, and so both sides, have it; else NULL. */
 const char *ckpt_nemo_reduction(const json_t *said);
-/* Is the encoder of NeMo's configuration one that transformers' Parakeet has? UNSUPPORTED names the
- * key that says otherwise. The second takes its section `encoder`. */
-int ckpt_nemo_check_kind(const json_t *all, struct s2s_error *err);
-int ckpt_nemo_encoder_kind(const json_t *encoder, struct s2s_error *err);
 /* What is left of mel bins after convolutions of stride 2 and kernel 3, with padding. */
 int64_t ckpt_nemo_bins_left(int64_t bins, int64_t n_stages);
 /* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
@@ -58,8 +46,6 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
  * *odd is set: the key of that section whose value transformers' feature extractor does not
  * support, so that features would differ. Gives a reference; free *odd. */
 json_t *ckpt_nemo_features(char **odd, const json_t *model_config);
-/* The same from the section `preprocessor` itself. */
-json_t *ckpt_nemo_mel(char **odd, const json_t *preprocessor);
 /* Warns of the files of a .nemo that are neither weights nor configuration nor, with or without
  * NeMo's digest in front, in `files`. */
 void ckpt_nemo_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt);

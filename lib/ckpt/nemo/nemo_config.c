@@ -2,6 +2,8 @@
  * Converts NeMo's model_config.yaml to the config.json and preprocessor_config.json of
  * transformers' Parakeet. Source for the keys: transformers' models/parakeet/convert_nemo_to_hf.py.
  */
+#include <math.h>
+
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
@@ -39,7 +41,8 @@ static json_t *resolved(json_t *root, json_t *value, int depth)
     return found ? resolved(root, found, depth + 1) : value;
 }
 
-json_t *ckpt_nemo_setting(const json_t *root, const char *path)
+/* The value at a path ("decoding.greedy.max_symbols"), references resolved; NULL: none. */
+static json_t *setting(const json_t *root, const char *path)
 {
     return resolved((json_t *)root, look_up((json_t *)root, path), 0);
 }
@@ -90,12 +93,139 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
     return out;
 }
 
-int ckpt_nemo_check_kind(const json_t *all, struct s2s_error *err)
+/* ---- the feature extractor ---- */
+
+/* NeMo's AudioToMelSpectrogramPreprocessor becomes transformers' ParakeetFeatureExtractor. NeMo's
+ * defaults: nemo/collections/asr/modules/audio_preprocessing.py. */
+
+/* Settings with a single value in ParakeetFeatureExtractor, which is also the default. */
+static const struct {
+    const char *key;
+    const char *text; /* NULL: a number or bool */
+    double number;
+    bool null_is_off; /* else null is refused by NeMo or as the default */
+} fixed[] = {
+    {"normalize", "per_feature", 0, true},
+    {"window", "hann", 0, true},
+    {"mel_norm", "slaney", 0, true},
+    {"log_zero_guard_type", "add", 0, false},
+    {"log_zero_guard_value", NULL, 0x1p-24, false},
+    {"log", NULL, 1, true},
+    {"exact_pad", NULL, 0, false},
+    {"frame_splicing", NULL, 1, false},
+    {"mag_power", NULL, 2, false},
+    {"lowfreq", NULL, 0, false},
+    {"use_torchaudio", NULL, 0, false},
+};
+
+/* Numbers and their bounds; without a key there is a default. */
+static const struct {
+    const char *key;
+    bool whole, null_too;
+    double min, max;
+} numbers[] = {
+    {"sample_rate", true, false, 1, 1 << 24},    {"features", true, false, 1, 1 << 16},
+    {"n_fft", true, true, 0, 1 << 24},           {"n_window_size", true, true, 0, 1 << 24},
+    {"n_window_stride", true, true, 0, 1 << 24}, {"window_size", false, true, 0, 1000},
+    {"window_stride", false, true, 0, 1000},     {"preemph", false, true, -1e9, 1e9},
+    {"pad_value", false, false, -1e9, 1e9},      {"highfreq", false, true, 0, 1e9},
+};
+
+static const char *find_odd_number(const json_t *from)
 {
-    json_t *encoder = section(all, all, "encoder");
-    int rc = ckpt_nemo_encoder_kind(encoder, err);
-    json_decref(encoder);
-    return rc;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const json_t *value = json_object_get(from, numbers[i].key);
+        const double number = json_number_value(value);
+        const bool is_one = numbers[i].whole ? json_is_integer(value) : json_is_number(value);
+        if (value && !(json_is_null(value) && numbers[i].null_too) &&
+            !(is_one && number >= numbers[i].min && number <= numbers[i].max))
+            return numbers[i].key;
+    }
+    return NULL;
+}
+
+static double number_of(const json_t *value)
+{
+    return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+}
+
+/* The first key whose value transformers does not support; NULL: none. */
+static const char *find_odd(const json_t *from, json_int_t hz)
+{
+    const char *class = json_string_value(json_object_get(from, "_target_")), *key;
+    json_t *item;
+    if (class && !s2s_ends_with(class, "AudioToMelSpectrogramPreprocessor"))
+        return "_target_";
+    json_object_foreach((json_t *)from, key, item)
+    {
+        if (json_is_string(item) && strstr(json_string_value(item), "${"))
+            return key; /* a reference that was not resolved */
+    }
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        const json_t *value = json_object_get(from, fixed[i].key);
+        const char *text = json_string_value(value);
+        const bool is_it = fixed[i].text
+                               ? text && strcmp(text, fixed[i].text) == 0
+                               : !text && fabs(number_of(value) - fixed[i].number) < 1e-12;
+        /* null turns normalisation, the window, the mels' norm and the logarithm off */
+        const bool silent = !value || (json_is_null(value) && !fixed[i].null_is_off);
+        if (!silent && !is_it)
+            return fixed[i].key;
+    }
+    const double highest = json_number_value(json_object_get(from, "highfreq"));
+    return highest > 0 && highest * 2 != (double)hz ? "highfreq" : find_odd_number(from);
+}
+
+/* Number of samples, from the key in seconds or the key that counts them; truncated as in NeMo. 0:
+ * neither says one. */
+static json_int_t samples(const json_t *from, const char *seconds, const char *count,
+                          double usual_s, json_int_t hz)
+{
+    const json_t *said = json_object_get(from, seconds), *n = json_object_get(from, count);
+    const double s = said || json_is_integer(n) ? json_number_value(said) : usual_s;
+    return s > 0 ? (json_int_t)(s * (double)hz) : json_integer_value(n);
+}
+
+/* The FFT size: the next power of two. */
+static json_int_t fft_of(json_int_t window)
+{
+    json_int_t n = 1;
+    while (n < window)
+        n *= 2;
+    return n;
+}
+
+/* The same from the section `preprocessor` itself. */
+static json_t *mel_features(char **odd, const json_t *from)
+{
+    static const char *const keys[][2] = {{"features", "feature_size"},
+                                          {"n_fft", "n_fft"},
+                                          {"preemph", "preemphasis"},
+                                          {"pad_value", "padding_value"}};
+    const json_t *rate = json_object_get(from, "sample_rate");
+    const json_int_t hz = rate ? json_integer_value(rate) : 16000;
+    const char *key = find_odd(from, hz);
+    const json_int_t window = key ? 1 : samples(from, "window_size", "n_window_size", 0.02, hz);
+    const json_int_t hop = key ? 1 : samples(from, "window_stride", "n_window_stride", 0.01, hz);
+    if (window < 1 || hop < 1)
+        key = window < 1 ? "window_size" : "window_stride";
+    *odd = key ? s2s_xstrdup(key) : NULL; /* it may be a key of `from` */
+    if (key)
+        return NULL;
+    json_t *out =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "feature_extractor_type",
+                  "ParakeetFeatureExtractor", "sampling_rate", hz, "win_length", window,
+                  "hop_length", hop, "feature_size", (json_int_t)64, "n_fft", fft_of(window));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *value = json_object_get(from, keys[i][0]);
+        if (json_is_number(value))
+            json_object_set(out, keys[i][1], value);
+    }
+    if (json_integer_value(json_object_get(out, "n_fft")) == 0) /* as null */
+        json_object_set_new(out, "n_fft", json_integer(fft_of(window)));
+    if (json_is_null(json_object_get(from, "preemph")))
+        json_object_set_new(out, "preemphasis", json_real(0.0));
+    return out;
 }
 
 /* ---- config.json ---- */
@@ -121,10 +251,20 @@ static int64_t rows_of(const struct s2s_ckpt *ckpt, const char *name)
     return t && t->n_dims > 0 ? t->shape[0] : 0;
 }
 
+const char *ckpt_nemo_reduction(const json_t *said)
+{
+    static const char *const known[] = {"mean", "sum", "none"};
+    const char *text = json_string_value(said);
+    for (size_t i = 0; text && i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], text) == 0)
+            return known[i];
+    return NULL;
+}
+
 static json_t *ctc_config(const json_t *all, const char *reduction_key, json_t *encoder,
                           int64_t n_classes)
 {
-    const char *reduction = ckpt_nemo_reduction(ckpt_nemo_setting(all, reduction_key));
+    const char *reduction = ckpt_nemo_reduction(setting(all, reduction_key));
     json_t *out = json_pack("{s:s, s:[s], s:I, s:I, s:o}", "model_type", "parakeet_ctc",
                             "architectures", "ParakeetForCTC", "vocab_size", (json_int_t)n_classes,
                             "pad_token_id", (json_int_t)(n_classes - 1), "encoder_config", encoder);
@@ -137,7 +277,7 @@ static json_t *ctc_config(const json_t *all, const char *reduction_key, json_t *
 
 static bool has_loss(const json_t *all, const char *name)
 {
-    const char *loss = json_string_value(ckpt_nemo_setting(all, "loss.loss_name"));
+    const char *loss = json_string_value(setting(all, "loss.loss_name"));
     return loss && strcmp(loss, name) == 0;
 }
 
@@ -149,7 +289,7 @@ static json_t *find_durations(const json_t *all, int64_t n)
                                         "model_defaults.tdt_durations",
                                         "loss.tdt_kwargs.durations"};
     for (size_t i = has_loss(all, "tdt") ? 0 : 1; i < sizeof paths / sizeof *paths; i++) {
-        const json_t *found = ckpt_nemo_setting(all, paths[i]);
+        const json_t *found = setting(all, paths[i]);
         json_t *item, *out = json_array();
         size_t k;
         json_array_foreach(found, k, item)
@@ -169,7 +309,7 @@ static json_t *find_durations(const json_t *all, int64_t n)
 /* Refuses big blanks, outputs of the joint network that are no durations. */
 static int check_blanks(const json_t *all, struct s2s_error *err)
 {
-    const json_t *blanks = ckpt_nemo_setting(all, "decoding.big_blank_durations");
+    const json_t *blanks = setting(all, "decoding.big_blank_durations");
     if (!has_loss(all, "multiblank_rnnt") && !json_array_size(blanks) && !is_reference(blanks))
         return 0;
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -182,13 +322,13 @@ static int check_blanks(const json_t *all, struct s2s_error *err)
  * among the labels; or `absent`. */
 static json_int_t pad_of(const json_t *all, json_int_t absent)
 {
-    const json_t *labels = ckpt_nemo_setting(all, "labels"), *item;
+    const json_t *labels = setting(all, "labels"), *item;
     const json_t *kept = look_up((json_t *)all, CKPT_NEMO_KEPT ".pad_token_id");
     size_t i;
     if (json_is_integer(kept))
         return json_integer_value(kept);
     if (!json_is_array(labels))
-        labels = ckpt_nemo_setting(all, "joint.vocabulary");
+        labels = setting(all, "joint.vocabulary");
     json_array_foreach(labels, i, item)
     {
         if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") == 0)
@@ -238,13 +378,13 @@ static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, cons
                       const json_t *durations, struct s2s_error *err)
 {
     const int64_t gates = rows_of(ckpt, "decoder.prediction.dec_rnn.lstm.weight_hh_l0");
-    const char *joint = json_string_value(ckpt_nemo_setting(all, "joint._target_"));
+    const char *joint = json_string_value(setting(all, "joint._target_"));
     int rc = 0;
     if (joint && !s2s_ends_with(joint, "RNNTJoint")) /* HATJoint has the blank apart */
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "model_config.yaml: joint._target_ is %s; Parakeet has only RNNTJoint",
                            joint);
-    else if (json_is_false(ckpt_nemo_setting(all, "decoder.blank_as_pad")))
+    else if (json_is_false(setting(all, "decoder.blank_as_pad")))
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "model_config.yaml: decoder.blank_as_pad is false; Parakeet has only "
                            "true");
@@ -270,7 +410,7 @@ static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *er
 {
     static const char section[] = "decoding.greedy", *const keys[] = {"max_symbols",
                                                                       "max_symbols_per_step"};
-    const json_t *greedy = ckpt_nemo_setting(all, section);
+    const json_t *greedy = setting(all, section);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = resolved((json_t *)all, json_object_get(greedy, keys[i]), 0);
         if (is_reference(value))
@@ -295,7 +435,7 @@ static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *er
 static int find_activation(const char **name, const json_t *all, struct s2s_error *err)
 {
     static const char *const known[] = {"relu", "sigmoid", "tanh"};
-    const json_t *value = ckpt_nemo_setting(all, "joint.jointnet.activation");
+    const json_t *value = setting(all, "joint.jointnet.activation");
     if (is_reference(value))
         return refuse_reference("joint.jointnet", "activation", value, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -361,7 +501,7 @@ json_t *ckpt_nemo_features(char **odd, const json_t *model_config)
     json_t *encoder = section(model_config, model, "encoder");
     const json_t *made = json_object_get(from, "features"),
                  *taken = json_object_get(encoder, "feat_in");
-    json_t *out = from ? ckpt_nemo_mel(odd, from) : NULL;
+    json_t *out = from ? mel_features(odd, from) : NULL;
     if (out && json_is_integer(made) && json_is_integer(taken) && !json_equal(made, taken)) {
         json_decref(out);
         out = NULL;
@@ -424,13 +564,6 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
                                                   : "decoder.decoder_layers.0.weight"));
         else if (rc == 0 && strcmp(family, "fastconformer_transducer") == 0)
             rc = transducer_config(&out, &generation, ckpt, all, out, err);
-        if (rc == 0)
-            ckpt_nemo_warn_training(part ? part : all, encoder, generation ? "rnnt_reduction" : ctc,
-                                    !generation                         ? NULL
-                                    : json_object_get(out, "durations") ? "mean"
-                                                                        : "mean_volume");
-        else
-            out = NULL;
     }
     json_decref(encoder);
     if (rc < 0)

@@ -129,7 +129,9 @@ static int check_settings(const json_t *encoder, struct s2s_error *err)
     return 0;
 }
 
-int ckpt_nemo_encoder_kind(const json_t *encoder, struct s2s_error *err)
+/* Is it an encoder that transformers' Parakeet has? UNSUPPORTED names the key that says otherwise.
+ */
+static int check_kind(const json_t *encoder, struct s2s_error *err)
 {
     int rc = check_class(encoder, err);
     return rc < 0 ? rc : check_settings(encoder, err);
@@ -310,7 +312,7 @@ int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t
 {
     struct measured m = {.ckpt = ckpt, .yaml = encoder, .err = err};
     *config = NULL;
-    int rc = ckpt_nemo_encoder_kind(encoder, err);
+    int rc = check_kind(encoder, err);
     if (rc < 0)
         return rc;
     m.prefix = find_prefix(ckpt);

@@ -294,11 +294,7 @@ static int take_config(struct parakeet *p)
     if (rc < 0)
         return rc;
     ckpt_side_add_text(&p->out->files, CKPT_NEMO_CONFIG, p->options->yaml);
-    rc = ckpt_nemo_check_sizes(&p->out->plan, tree, p->err);
-    if (rc == 0)
-        rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
-    if (rc == 0)
-        ckpt_nemo_compare(tree, p->config);
+    rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
     p->features = ckpt_nemo_features(&odd, tree);
     if (rc == 0 && odd)
         rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,

@@ -2,10 +2,13 @@
 #include "lib/ckpt/nemo/to_nemo.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/read/read.h"
+#include "lib/ckpt/write/common.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
+#include "lib/io/zip.h"
 
 /* ---- from NeMo's names ---- */
 
@@ -61,8 +64,6 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
     }
-    if (rc == 0 && tree)
-        rc = ckpt_nemo_check_sizes(&out->plan, tree, err);
     if (rc == 0)
         rc = copy_members(out, ckpt, !options->yaml, err);
     if (rc == 0 && tree)
@@ -129,6 +130,85 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* ---- a state dict in torch.save's format: a zip of data.pkl and a storage per tensor ---- */
+
+struct member {
+    struct s2s_zip_writer *zip;
+    int64_t left;
+};
+
+static int member_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct member *member = ctx;
+    member->left -= (int64_t)len;
+    return s2s_zip_write(member->zip, bytes, len, err);
+}
+
+/* An OrderedDict of names and tensors; storages are numbered in this order. */
+static void make_pickle(struct ckpt_emitter *pickle, const struct s2s_nemo_output *out)
+{
+    char key[24];
+    size_t n = 0;
+    ckpt_emit_begin(pickle);
+    ckpt_emit_global(pickle, "collections", "OrderedDict");
+    ckpt_emit_op(pickle, ")R(");
+    for (size_t i = 0; i < out->n_made; i++) {
+        const struct ckpt_made *made = &out->made[i];
+        snprintf(key, sizeof key, "%zu", n++);
+        ckpt_emit_str(pickle, made->name);
+        ckpt_emit_tensor(pickle, key, made->dtype, made->n_dims, made->shape);
+    }
+    for (size_t i = 0; i < out->plan.n_targets; i++) {
+        const struct s2s_ckpt_target *target = &out->plan.targets[i];
+        snprintf(key, sizeof key, "%zu", n++);
+        ckpt_emit_str(pickle, s2s_ckpt_target_name(target));
+        ckpt_emit_tensor(pickle, key, target->dtype, target->n_dims, s2s_ckpt_target_shape(target));
+    }
+    ckpt_emit_op(pickle, "u");
+    ckpt_emit_end(pickle);
+}
+
+static int write_storage(struct s2s_zip_writer *zip, struct s2s_nemo_output *out, size_t i,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    const struct s2s_ckpt_target *target = &out->plan.targets[i];
+    struct member member = {zip, s2s_ckpt_target_bytes(target)};
+    int rc = ckpt_torch_begin_storage(zip, out->n_made + i, err);
+    if (rc == 0 && !how)
+        s2s_zip_skip(zip, member.left);
+    else if (rc == 0)
+        rc = s2s_ckpt_target_stream(&out->plan, target, how, member_sink, &member, err);
+    if (rc == 0 && how && member.left)
+        S2S_BUG("%s: %lld bytes too few", s2s_ckpt_target_name(target), (long long)member.left);
+    return rc < 0 ? rc : s2s_zip_end(zip, err);
+}
+
+/* Writes the dict as a torch.save archive to sink; *len_bytes: its length. how NULL: only computes
+ * that length; then no tensor is read, and the sink gets meaningless bytes. */
+static int write_torch(struct s2s_nemo_output *out, const struct s2s_ckpt_write *how,
+                       s2s_zip_sink *sink, void *ctx, int64_t *len_bytes, struct s2s_error *err)
+{
+    struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
+    struct ckpt_emitter pickle;
+    make_pickle(&pickle, out);
+    int rc = ckpt_torch_begin(zip, &pickle.buf, err);
+    for (size_t i = 0; i < out->n_made && rc == 0; i++) {
+        const struct ckpt_made *made = &out->made[i];
+        rc = ckpt_torch_begin_storage(zip, i, err);
+        if (rc == 0)
+            rc = s2s_zip_write(zip, made->bytes, made->len, err);
+        if (rc == 0)
+            rc = s2s_zip_end(zip, err);
+    }
+    for (size_t i = 0; i < out->plan.n_targets && rc == 0; i++)
+        rc = write_storage(zip, out, i, how, err);
+    if (rc == 0)
+        rc = ckpt_torch_end(zip, len_bytes, err);
+    s2s_zip_writer_free(zip);
+    ckpt_emit_release(&pickle);
+    return rc;
+}
+
 /* ---- writing ---- */
 
 struct archive {
@@ -168,14 +248,13 @@ static int end_member(struct archive *archive, int64_t len, struct s2s_error *er
 static int write_weights(struct s2s_nemo_output *out, struct archive *archive,
                          const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    struct ckpt_torch_dict dict = {.made = out->made, .n_made = out->n_made, .plan = &out->plan};
     int64_t len, written = 0;
     /* a tar header needs the length first */
-    int rc = ckpt_write_torch(&dict, NULL, null_sink, NULL, &len, err);
+    int rc = write_torch(out, NULL, null_sink, NULL, &len, err);
     if (rc == 0)
         rc = begin_member(archive, CKPT_NEMO_WEIGHTS, len, err);
     if (rc == 0)
-        rc = ckpt_write_torch(&dict, how, put, archive, &written, err);
+        rc = write_torch(out, how, put, archive, &written, err);
     if (rc == 0 && written != len)
         S2S_BUG("measured %lld bytes, wrote %lld", (long long)len, (long long)written);
     return rc < 0 ? rc : end_member(archive, len, err);

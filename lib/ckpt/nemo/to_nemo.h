@@ -11,8 +11,6 @@
 #include "lib/ckpt/write/side_files.h"
 #include "lib/io/zip.h"
 
-/* ---- state dict in torch.save's format (write_torch.c) ---- */
-
 /* A tensor that is computed, without a source. */
 struct ckpt_made {
     const char *name;
@@ -22,20 +20,6 @@ struct ckpt_made {
     void *bytes; /* its data, len bytes */
     size_t len;
 };
-
-/* What to save: first the computed tensors, then the targets of the plan. All borrowed. */
-struct ckpt_torch_dict {
-    const struct ckpt_made *made;
-    size_t n_made;
-    struct s2s_ckpt_plan *plan;
-};
-
-/* Writes the dict as a torch.save archive to sink; *len_bytes: its length. how NULL: only computes
- * that length; then no tensor is read, and the sink gets meaningless bytes. */
-int ckpt_write_torch(const struct ckpt_torch_dict *dict, const struct s2s_ckpt_write *how,
-                     s2s_zip_sink *sink, void *ctx, int64_t *len_bytes, struct s2s_error *err);
-
-/* ---- the archive ---- */
 
 /* All borrowed. */
 struct s2s_nemo_options {
@@ -82,13 +66,14 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
                         const json_t *config, struct s2s_error *err);
 /* Parses the text of a model_config.yaml. Gives: json_decref. FORMAT. */
 int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err);
-
-/* Checks the sizes and kinds that a model_config.yaml of the user's says against the weights to
- * write (nemo_own_config.c). SHAPE. */
-int ckpt_nemo_check_sizes(const struct s2s_ckpt_plan *plan, const json_t *config,
-                          struct s2s_error *err);
-/* Warns where it describes another function than Parakeet's, or than its config.json (or NULL). */
-void ckpt_nemo_compare(const json_t *config, const json_t *parakeet);
+/* Parses a SentencePiece model (bytes [len]): *labels becomes an array of its pieces (gives:
+ * json_decref); appends the text of tokenizer.vocab to vocab, and that of vocab.txt to words.
+ * FORMAT. */
+int ckpt_sentencepiece(json_t **labels, struct s2s_buf *vocab, struct s2s_buf *words,
+                       const void *bytes, size_t len, struct s2s_error *err);
+/* An array of the first n pieces of a tokenizer.json (NULL: none), with "<7>" for a missing piece
+ * 7. Gives a reference. */
+json_t *ckpt_tokenizer_labels(const json_t *tokenizer, int64_t n);
 
 /* ---- from Parakeet (nemo_parakeet.c) ---- */
 
@@ -96,7 +81,7 @@ void ckpt_nemo_compare(const json_t *config, const json_t *parakeet);
 int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                             const struct s2s_nemo_options *options, struct s2s_error *err);
 
-/* ---- configuration (nemo_yaml.c, nemo_tokenizer.c) ---- */
+/* ---- configuration (nemo_yaml.c) ---- */
 
 enum ckpt_nemo_kind { CKPT_NEMO_CTC, CKPT_NEMO_RNNT, CKPT_NEMO_TDT };
 
@@ -115,17 +100,5 @@ int64_t ckpt_parakeet_classes(const json_t *config);
 /* Appends the text of model_config.yaml to out. UNSUPPORTED names what NeMo's ConformerEncoder does
  * not support. */
 int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *model, struct s2s_error *err);
-
-/* Appends an object as YAML; its keys begin at column `indent`. */
-void ckpt_yaml_object(struct s2s_buf *out, const json_t *object, int indent);
-
-/* Parses a SentencePiece model (bytes [len]): *labels becomes an array of its pieces (gives:
- * json_decref); appends the text of tokenizer.vocab to vocab, and that of vocab.txt to words.
- * FORMAT. */
-int ckpt_sentencepiece(json_t **labels, struct s2s_buf *vocab, struct s2s_buf *words,
-                       const void *bytes, size_t len, struct s2s_error *err);
-/* An array of the first n pieces of a tokenizer.json (NULL: none), with "<7>" for a missing piece
- * 7. Gives a reference. */
-json_t *ckpt_tokenizer_labels(const json_t *tokenizer, int64_t n);
 
 #endif

@@ -186,6 +186,30 @@ static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
     return width / dim;
 }
 
+int ckpt_map_attention(const struct ckpt_map_engine *e, const char *name, int64_t rows,
+                       int64_t *heads, int64_t *groups, int64_t *dim)
+{
+    *heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    *groups = ckpt_map_number(e, "num_key_value_heads", "num_query_groups");
+    *dim = ckpt_map_number(e, "head_dim", "kv_channels");
+    if (*heads && (!*groups || json_is_false(json_object_get(e->args, "group_query_attention"))))
+        *groups = *heads;
+    if (*heads && !*dim && rows % (*heads + 2 * *groups) == 0)
+        *dim = rows / (*heads + 2 * *groups);
+    if (!*heads || !*dim) {
+        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND,
+                               "%s: how many heads and groups does it have? the checkpoint's "
+                               "arguments do not say",
+                               name);
+        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+    }
+    if (*heads % *groups || rows != (*heads + 2 * *groups) * *dim)
+        return s2s_error_set(
+            e->err, S2S_E_SHAPE, "%s: %lld rows are not %lld heads and 2 x %lld groups of %lld",
+            name, (long long)rows, (long long)*heads, (long long)*groups, (long long)*dim);
+    return 0;
+}
+
 int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
                           int64_t *heads)
 {

@@ -20,7 +20,7 @@ struct ckpt_map_source {
 size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, bool exact,
                      size_t *n_state);
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
-/* Renames the sources by the "where" and "rename" lines of a family (map_spell.c). text: contains
+/* Renames the sources by the "where" and "rename" lines of a family. text: contains
  * the family; NULL: it is built in. */
 void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *text,
                       const char *family);
@@ -31,7 +31,7 @@ char *ckpt_map_take_name(struct ckpt_map_source *source);
 /* Sorts by name, as ckpt_map_find requires. */
 void ckpt_map_sort(struct ckpt_map_source *sources, size_t n);
 
-/* ---- index of rules by name (map_index.c) ---- */
+/* ---- index of rules by name (map_pattern.c) ---- */
 
 /* A hash of the last two words of a name that the rule takes; 0: any. */
 struct ckpt_map_key {
@@ -143,26 +143,15 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
                           int64_t *heads);
 
-/* Query heads, groups and head size of an attention whose fused tensor `name` has this many rows
- * (map_sizes.c). NOTFOUND: unknown; SHAPE: they make another number of rows. */
+/* Query heads, groups and head size of an attention whose fused tensor `name` has this many rows.
+ * NOTFOUND: unknown; SHAPE: they make another number of rows. */
 int ckpt_map_attention(const struct ckpt_map_engine *e, const char *name, int64_t rows,
                        int64_t *heads, int64_t *groups, int64_t *dim);
 
-/* Finds the prefix of the part with model_type request->name (map_parts.c), and makes the text of a
+/* Finds the prefix of the part with model_type request->name (select.c), and makes the text of a
  * map with its one family "part". Gives: free *text, and e->prefix. UNSUPPORTED: not found, or
  * ambiguous. */
 int ckpt_map_find_part(struct ckpt_map_engine *e, char **text, struct s2s_error *err);
-
-/* Called with a range of rows. */
-typedef void ckpt_map_rows(void *ctx, int64_t begin, int64_t n_rows);
-/* Calls add for ranges of rows of a Mamba mixer's fused tensor, in Hugging Face's order
- * (map_mamba.c). SHAPE, NOTFOUND: the layer's other tensors or the arguments do not fit. */
-int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *source, int64_t rows,
-                   ckpt_map_rows *add, void *ctx);
-/* The same for one half (0: gate, 1: up) of a gated MLP's first matrix, whose rows lie on this axis
- * (map_halves.c). UNSUPPORTED: nothing tells where they are. */
-int ckpt_map_half(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int axis,
-                  int half, ckpt_map_rows *add, void *ctx);
 
 /* ---- multi-token prediction (map_mtp.c) ---- */
 
@@ -194,7 +183,7 @@ bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *
 /* May the rule's tensor be absent, by its "?" word (map.h), arguments and configuration? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
-/* ---- which sections a layer has (map_sections.c) ---- */
+/* ---- which sections a layer has (map_missed.c) ---- */
 
 /* Prepares the questions below, once e->n_layers is set. A layer has a section if the source has
  * any tensor there whose name belongs to this section alone. All other tensors of the section are
@@ -202,8 +191,6 @@ bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rul
 void ckpt_map_sections_begin(struct ckpt_map_engine *e);
 /* Does this layer have the section? Section -1 stands for the whole model: always true. */
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
-/* Does the source have anything of this layer of the stack? */
-bool ckpt_map_has_layer(const struct ckpt_map_engine *e, int stack, int64_t layer);
 /* Does the source have this item of a pattern at this layer, numbered or on an axis? */
 bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                        int item);
@@ -213,7 +200,7 @@ bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t l
  * goes with it ("?+NAME"). */
 bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
 
-/* ---- layers against the configuration (map_check_layers.c) ---- */
+/* ---- layers against the configuration (map_kinds.c) ---- */
 
 /* The number of layers by the configuration or the arguments; 0: they do not say. */
 int64_t ckpt_map_config_layers(const struct ckpt_map_engine *e);
@@ -235,7 +222,7 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e);
 char *ckpt_map_stack_name(const struct ckpt_map_engine *e, size_t stack);
 /* NOTFOUND, with the list of all that was noted; 0: nothing was. */
 int ckpt_map_missed(struct ckpt_map_engine *e);
-/* Frees what the functions of this section and of map_sections.c have allocated. */
+/* Frees what the functions of this section and of the one on sections have allocated. */
 void ckpt_map_missed_release(struct ckpt_map_engine *e);
 
 /* Two counters of each rule at each layer (-1: of no layer), initially 0. */
@@ -263,11 +250,6 @@ size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e);
 /* Checks all tensors for which a rule gives a shape. SHAPE lists those that do not fit; NOTFOUND: a
  * router has outputs for experts that are missing. */
 int ckpt_map_check_shapes(struct ckpt_map_engine *e);
-
-/* The size that the configuration gives an axis with this symbol of the rule's shape (map_sizes.c);
- * *says: by which keys. 0: it gives none. */
-int64_t ckpt_map_said_size(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
-                           char symbol, const char **says);
 
 /* SHAPE: transformers' class for the configuration's model_type lacks one of these tensors, or
  * requires one that is missing. */

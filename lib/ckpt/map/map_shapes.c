@@ -125,6 +125,108 @@ static struct vote vote_of(const struct known *k, char symbol)
                          .weight = 1};
 }
 
+/* ---- sizes by the configuration ---- */
+
+/* Keys that all families share, by the symbol that shapes have for the axis */
+static const struct {
+    char symbol;
+    const char *key;
+} keys[] = {{'f', "intermediate_size"},
+            {'m', "moe_intermediate_size"},
+            {'e', "num_experts"},
+            {'e', "n_routed_experts"},
+            {'e', "num_local_experts"},
+            {'s', "shared_expert_intermediate_size"},
+            {'s', "moe_shared_expert_intermediate_size"},
+            {'x', "moe_latent_size"},
+            {'n', "mamba_num_heads"},
+            {'K', "conv_kernel"}};
+
+static const char *key_of(const struct ckpt_map_engine *e, char symbol)
+{
+    const json_t *words = ckpt_text_config(e->config);
+    /* Mixtral has no other MLPs than its experts */
+    if (symbol == 'm' && strcmp(ckpt_config_type(words), "mixtral") == 0)
+        symbol = 'f';
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].symbol == symbol && json_is_integer(json_object_get(words, keys[i].key)))
+            return keys[i].key;
+    return NULL;
+}
+
+static int64_t number(const struct ckpt_map_engine *e, const char *key)
+{
+    return ckpt_map_number(e, key, "");
+}
+
+/* 0: unknown, as some classes have a default of their own */
+static int64_t head_dim(const struct ckpt_map_engine *e)
+{
+    const json_t *words = ckpt_text_config(e->config);
+    const int64_t said = number(e, "head_dim"), heads = number(e, "num_attention_heads");
+    if (said || !heads ||
+        !ckpt_has_word("llama mistral mixtral qwen2 qwen2_moe qwen3_moe nemotron",
+                       ckpt_config_type(words)))
+        return said;
+    return number(e, "hidden_size") / heads;
+}
+
+static int64_t groups(const struct ckpt_map_engine *e)
+{
+    const int64_t said = number(e, "num_key_value_heads");
+    return said ? said : number(e, "num_attention_heads");
+}
+
+/* Rows that are products of keys. Each number is less than 2^30. *says: the keys. 0: unknown. */
+static int64_t product(const struct ckpt_map_engine *e, char symbol, const char **says)
+{
+    const int64_t inner = number(e, "mamba_num_heads") * number(e, "mamba_head_dim");
+    const int64_t state = number(e, "n_groups") * number(e, "ssm_state_size");
+    switch (symbol) {
+    case 'q':
+        *says = "num_attention_heads and head_dim";
+        return number(e, "num_attention_heads") * head_dim(e);
+    case 'k':
+        *says = "num_key_value_heads and head_dim";
+        return groups(e) * head_dim(e);
+    case 'd':
+        *says = "head_dim";
+        return head_dim(e);
+    case 'i':
+        *says = "mamba_num_heads and mamba_head_dim";
+        return inner;
+    case 'c':
+        *says = "mamba_num_heads, mamba_head_dim, n_groups and ssm_state_size";
+        return inner && state ? inner + 2 * state : 0;
+    default:
+        return 0;
+    }
+}
+
+/* The size that the configuration gives an axis with this symbol of the rule's shape (map_sizes.c);
+ * *says: by which keys. 0: it gives none. */
+static int64_t said_size(const struct ckpt_map_engine *e, const struct ckpt_rule *rule, char symbol,
+                         const char **says)
+{
+    const json_t *words = ckpt_text_config(e->config);
+    /* mapped weights are cut by these numbers, or refused where they are */
+    const bool all = e->request->is_exact && ckpt_config_class(ckpt_config_type(words));
+    *says = "hidden_size";
+    if (symbol == 'H')
+        return ckpt_map_number(e, *says, *says);
+    *says = "vocab_size";
+    if (symbol == 'V' && all && rule->transform == CKPT_MAP_VOCAB)
+        return number(e, *says);
+    if (rule->group < 0 || ckpt_map_is_tower(e, e->map.stacks[rule->group].prefix))
+        return 0;
+    if (!e->builtin) /* a user's letters mean nothing else than the same number */
+        return 0;
+    *says = key_of(e, symbol);
+    if (*says)
+        return number(e, *says);
+    return all ? product(e, symbol, says) : 0;
+}
+
 /* ---- counting ---- */
 
 static int by_place(const void *a, const void *b)
@@ -214,7 +316,7 @@ static void add_votes(struct voting *v)
             add_vote(v, &vote);
             /* the same for all experts of a layer */
             const char *says;
-            vote.value = k.at.expert > 0 ? 0 : ckpt_map_said_size(v->e, k.rule, *axis, &says);
+            vote.value = k.at.expert > 0 ? 0 : said_size(v->e, k.rule, *axis, &says);
             if (vote.value == 0)
                 continue;
             vote.tensor = THE_CONFIGURATION;
@@ -340,7 +442,7 @@ static void judge_shape(struct s2s_buf *out, const struct voting *v, const struc
     put_shape(out, want, n);
     if (blamed && blamed->tensor == THE_CONFIGURATION) {
         const char *says;
-        ckpt_map_said_size(v->e, k->rule, blamed->symbol, &says);
+        said_size(v->e, k->rule, blamed->symbol, &says);
         s2s_buf_printf(out, " (%lld as %s of the configuration says)", (long long)blamed->value,
                        says ? says : "the size");
     } else if (blamed && blamed->tensor != (int64_t)k->i) {

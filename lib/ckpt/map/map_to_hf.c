@@ -1,6 +1,7 @@
 /* Plans Hugging Face tensors from Megatron's, by the rules of a map. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/names.h"
 
 /* ---- boxes of a source: one layer of it, and rows of that ---- */
@@ -110,16 +111,31 @@ static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return 0;
 }
 
-struct rows_of {
-    struct ckpt_map_engine *e;
-    struct s2s_ckpt_target *target;
-    const struct view *v;
-};
-
-static void add_section(void *ctx, int64_t begin, int64_t n_rows)
+/* Refuses gate and up that Megatron-Core up to 0.18 has mixed. With --use-torch-fsdp2 a
+ * data-parallel rank holds a range of their rows; it saves half of the range among the gates and
+ * half among the ups, whatever it is. Since 0.19 a range is saved whole, where it belongs. */
+static int refuse_mixed(const struct ckpt_map_engine *e, const struct view *v)
 {
-    const struct rows_of *to = ctx;
-    add_rows(to->e, to->target, to->v, begin, n_rows);
+    const char *format = json_string_value(json_object_get(e->args, "ckpt_format"));
+    if (!json_is_true(json_object_get(e->args, "use_torch_fsdp2")) || !format ||
+        strcmp(format, "torch_dist") != 0)
+        return 0;
+    static const char *const keys[] = {"data_parallel_size", "context_parallel_size",
+                                       "tensor_model_parallel_size"};
+    __int128 sharing = 1, ranks = 1;
+    for (size_t i = 0; i < 3; i++) {
+        const int64_t n = ckpt_map_number(e, keys[i], keys[i]);
+        ranks *= n ? n : 1;
+        sharing = i < 2 ? ranks : sharing;
+    }
+    const int64_t rows = v->t->n_chunks ? ckpt_chunk_at(v->t, 0).size[v->lead] : 0;
+    if (sharing == 1 || v->rows == 0 || (rows && v->rows / rows == ranks))
+        return 0;
+    int rc = s2s_error_set(e->err, S2S_E_UNSUPPORTED,
+                           "%s: trained with --use-torch-fsdp2, of which Megatron-Core up to 0.18 "
+                           "saves the rows of gate and up mixed",
+                           v->t->name);
+    return s2s_error_hint(e->err, rc, "load and save it with Megatron-Core 0.19 or later");
 }
 
 static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
@@ -129,14 +145,10 @@ static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     if (v->rows % n)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows cannot be cut into %d", v->t->name,
                              (long long)v->rows, n);
-    int rc = 0;
-    for (match.item = 0; match.item < n && rc == 0; match.item++) {
-        struct rows_of to = {e, add_target(e, rule->hf, &match, v, v->rows / n), v};
-        if (n == 2)
-            rc = ckpt_map_half(e, v->t, v->lead, match.item, add_section, &to);
-        else
-            add_section(&to, match.item * (v->rows / n), v->rows / n);
-    }
+    int rc = n == 2 ? refuse_mixed(e, v) : 0;
+    for (match.item = 0; match.item < n && rc == 0; match.item++)
+        add_rows(e, add_target(e, rule->hf, &match, v, v->rows / n), v, match.item * (v->rows / n),
+                 v->rows / n);
     return rc;
 }
 
@@ -186,13 +198,92 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return 0;
 }
 
+/* ---- a Mamba mixer ---- */
+
+enum { MAX_SECTIONS = 5 };
+
+/* A tensor of the same mixer with this many axes: "X.mixer.D" beside "X.mixer.conv1d.bias". */
+static const struct s2s_ckpt_tensor *beside(const struct ckpt_map_engine *e, const char *name,
+                                            const char *other, int n_dims)
+{
+    static const char mixer[] = ".mixer.";
+    const char *at = strstr(name, mixer);
+    char *full =
+        s2s_xasprintf("%.*s%s", at ? (int)(at - name) + (int)strlen(mixer) : 0, name, other);
+    const struct ckpt_map_source *source = ckpt_map_find(e, full);
+    free(full);
+    return source && source->tensor->n_dims == n_dims ? source->tensor : NULL;
+}
+
+/* Rows of each section, summed over ranks. Returns the number of sections, or SHAPE. */
+static int find_sections(const struct ckpt_map_engine *e, const struct ckpt_map_source *source,
+                         int64_t rows, int64_t sections[MAX_SECTIONS])
+{
+    const struct s2s_ckpt_tensor *out = beside(e, source->name, "out_proj.weight", 2);
+    const struct s2s_ckpt_tensor *heads = beside(e, source->name, "A_log", 1);
+    const bool in_proj = strstr(source->name, "in_proj") != NULL;
+    if (!out || !heads)
+        return s2s_error_set(e->err, S2S_E_SHAPE,
+                             "%s: the sizes of its sections are not known without the mixer's "
+                             "out_proj.weight and A_log",
+                             source->tensor->name);
+    const int64_t inner = out->shape[1], n_heads = heads->shape[0];
+    const int64_t both = rows - (in_proj ? 2 * inner + n_heads : inner); /* rows of B and C */
+    if (both < 0 || both % 2)
+        return s2s_error_set(
+            e->err, S2S_E_SHAPE, "%s: %lld rows do not fit a mixer of %lld channels and %lld heads",
+            source->tensor->name, (long long)rows, (long long)inner, (long long)n_heads);
+    const int64_t all[] = {inner, inner, both / 2, both / 2, n_heads};
+    memcpy(sections, in_proj ? all : all + 1, (in_proj ? 5 : 3) * sizeof *all);
+    return in_proj ? 5 : 3;
+}
+
+/* The number of tensor-parallel ranks over which it is sharded. */
+static int count_ranks(const struct ckpt_map_engine *e, const struct ckpt_map_source *source,
+                       int64_t *n_ranks)
+{
+    static const char key[] = "tensor_model_parallel_size";
+    *n_ranks = ckpt_map_number(e, key, key);
+    if (*n_ranks)
+        return 0;
+    *n_ranks = 1;
+    if (source->tensor->n_chunks <= 1)
+        return 0;
+    int rc = s2s_error_set(e->err, S2S_E_NOTFOUND,
+                           "%s: by how many tensor-parallel ranks was it cut? the checkpoint's "
+                           "arguments do not say",
+                           source->tensor->name);
+    return s2s_error_hint(e->err, rc, "give a config.json with \"%s\" with --config", key);
+}
+
+/* A fused tensor of a live mixer, which Megatron-FSDP saves as it is: for each tensor-parallel rank
+ * in turn, the rows of z, x, B, C, dt (in_proj) or of x, B, C (conv1d). Megatron's torch_dist has a
+ * tensor per section instead. Source: Megatron-Core's MambaMixer. */
 static int make_mamba(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       const struct ckpt_match *match, const struct ckpt_map_source *source,
                       const struct view *v)
 {
-    struct rows_of to = {e, add_target(e, rule->hf, match, v, v->rows), v};
-    return ckpt_map_mamba(e, source, v->rows, add_section, &to);
+    const int64_t rows = v->rows;
+    int64_t sections[MAX_SECTIONS] = {0}, n_ranks = 1, before = 0;
+    int n = find_sections(e, source, rows, sections);
+    int rc = n < 0 ? n : count_ranks(e, source, &n_ranks);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < n; i++)
+        if (sections[i] % n_ranks)
+            return s2s_error_set(e->err, S2S_E_SHAPE,
+                                 "%s: a section of %lld rows cannot lie on %lld ranks",
+                                 source->tensor->name, (long long)sections[i], (long long)n_ranks);
+    struct s2s_ckpt_target *target = add_target(e, rule->hf, match, v, rows);
+    for (int i = 0; i < n; i++) {
+        for (int64_t r = 0; r < n_ranks; r++)
+            add_rows(e, target, v, r * (rows / n_ranks) + before / n_ranks, sections[i] / n_ranks);
+        before += sections[i];
+    }
+    return 0;
 }
+
+/* ---- the layers of a source ---- */
 
 static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       struct ckpt_match match, const struct ckpt_map_source *source, int64_t layer)

@@ -90,7 +90,7 @@ def logits_agree(what, model, dist, path, work, more, local=False):
 
 
 def halves_agree(what, model, path):
-    """transformers' model and the trainer's under FSDP2, which saves gate and up as its releases load them, and no other layout does"""
+    """transformers' model and the trainer's under FSDP2, which saves ranges of their rows as no other layout does"""
     whole = torch.load(path + ".whole")
     for n, layer in enumerate(model.model.layers):
         if not torch.equal(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]), whole["decoder.layers.%d.mlp.linear_fc1.weight" % n].float()):
@@ -153,7 +153,7 @@ def check(what, path, case, work):
             versions.same_truth(what + ": the next step", truth_of(dist + ".after"), truth_of(path + ".after"), bad)
     epsilon = float(argv[argv.index("--norm-epsilon") + 1]) if "--norm-epsilon" in argv else 1e-5
     want = {"epsilon": epsilon, "positions": 16, "words": 99, "tied": "--untie" not in told}
-    if kind:
+    if kind and not ("fsdp2" in saved and work.release < (0, 19)):  # those mix gate and up, which is refused
         check_hf(what, path, dist if legacy else path, kind, want, work, untold + (work.hybrid if hybrid else ""), legacy)
 
 

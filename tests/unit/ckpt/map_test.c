@@ -183,7 +183,7 @@ static void a_model_type_tells_families_apart(void **state)
     for (int k = 0; ckpt_map_texts[k]; k++) {
         struct ckpt_map_family family;
         for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);) {
-            /* what is only a part is told by where its layers lie (map_parts.c) */
+            /* what is only a part is told by where its layers lie (ckpt_map_find_part) */
             if (strncmp(family.detect, "part ", 5) == 0)
                 continue;
             for (char *type = family.model_types; *type; type = strchr(type, ' ') + 1, n++) {

@@ -84,15 +84,11 @@ int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **
  * shape does not fit the way its kind is sharded. */
 int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
 
-/* Joins m->parts to the tensors of m->ckpt. Copies are compared bit for bit. SHAPE or FORMAT name
- * two ranks that disagree. */
-int ckpt_merge_join(struct merge *m);
-
 /* Is it an extra state ("decoder.layers.0.mlp.linear_fc1._extra_state")? That is not a weight. */
 bool ckpt_merge_is_extra(const char *name);
 /* Counts a value of a rank that is left out, by name. */
 void ckpt_merge_count_left(struct merge *m, const char *name);
-/* Turns the ranks' extra states into objects of m->ckpt; before ckpt_merge_join. */
+/* Turns the ranks' extra states into objects of m->ckpt; before the parts are joined. */
 int ckpt_merge_objects(struct merge *m);
 
 #endif

@@ -21,9 +21,8 @@ enum { PIECE = 256 << 10 };
 
 struct s2s_dist_writer {
     struct ckpt_file file;
-    struct s2s_buf packed; /* items of the file so far */
-    struct ckpt_item item; /* the current item */
-    char *item_name;
+    struct s2s_buf items;       /* of the file so far */
+    size_t item;                /* position of the current one in the list */
     int rank;                   /* of this file */
     struct s2s_zip_writer *zip; /* of the current tensor; NULL: none, or a byte object */
     int64_t left;               /* remaining bytes of the tensor */
@@ -53,11 +52,12 @@ static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
 }
 
 /* The pickle of a contiguous tensor that fills storage data/0. */
-static void tensor_pickle(struct s2s_buf *pickle, const struct ckpt_item *item)
+static void tensor_pickle(struct s2s_buf *pickle, const struct s2s_dist_chunk *chunk)
 {
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
-    ckpt_emit_tensor(&out, "0", item->dtype, item->n_dims, item->size);
+    ckpt_emit_tensor(&out, "0", chunk->dtype, chunk->n_dims,
+                     chunk->size ? chunk->size : chunk->shape);
     ckpt_emit_end(&out);
     s2s_buf_add(pickle, out.buf.data, out.buf.len);
     ckpt_emit_release(&out);
@@ -80,13 +80,17 @@ static int check_chunk(const struct s2s_dist_chunk *chunk, struct s2s_error *err
     return 0;
 }
 
-static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *name)
+static struct ckpt_item *item_of(const struct s2s_dist_writer *writer)
 {
-    free(writer->item_name);
-    writer->item_name = s2s_xstrdup(name);
-    writer->item = (struct ckpt_item){
-        .name = writer->item_name, .rank = writer->rank, .pos = writer->file.pos};
-    return &writer->item;
+    return (struct ckpt_item *)(void *)(writer->items.data + writer->item);
+}
+
+/* Begins an item of the file: of a chunk, or (NULL) of a byte object. */
+static void add_item(struct s2s_dist_writer *writer, const char *name,
+                     const struct s2s_dist_chunk *chunk)
+{
+    writer->item = writer->items.len;
+    ckpt_item_add(&writer->items, writer->rank, writer->file.pos, name, chunk);
 }
 
 int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
@@ -95,23 +99,12 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     int rc = check_chunk(chunk, err);
     if (rc < 0)
         return rc;
-    struct ckpt_item *item = add_item(writer, chunk->name);
-    item->name_number = chunk->name_number;
-    item->dtype = chunk->dtype;
-    item->n_dims = chunk->n_dims;
-    for (int d = 0; d < chunk->n_dims; d++) {
-        item->shape[d] = chunk->shape[d];
-        item->offset[d] = chunk->offset ? chunk->offset[d] : 0;
-        item->size[d] = chunk->size ? chunk->size[d] : chunk->shape[d];
-    }
-    item->is_flattened = chunk->orig_shape != NULL;
-    for (int d = 0; chunk->orig_shape && d < chunk->n_dims - 1; d++)
-        item->orig_shape[d] = chunk->orig_shape[d];
-    int64_t numel = ckpt_box_numel(item->size, item->n_dims);
-    writer->left = numel * (int64_t)s2s_dtype_size(item->dtype);
+    add_item(writer, chunk->name, chunk);
+    writer->left = ckpt_box_numel(chunk->size ? chunk->size : chunk->shape, chunk->n_dims) *
+                   (int64_t)s2s_dtype_size(chunk->dtype);
     writer->zip = s2s_zip_writer_new(file_sink, writer);
     struct s2s_buf pickle = S2S_BUF_INIT;
-    tensor_pickle(&pickle, item);
+    tensor_pickle(&pickle, chunk);
     rc = ckpt_torch_begin(writer->zip, &pickle, err);
     if (rc == 0)
         rc = ckpt_torch_begin_storage(writer->zip, 0, err);
@@ -123,7 +116,7 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
 
 void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name)
 {
-    add_item(writer, name);
+    add_item(writer, name, NULL);
 }
 
 int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
@@ -137,23 +130,20 @@ int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
 
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
 {
-    struct ckpt_item *item = &writer->item;
+    struct ckpt_item *item = item_of(writer);
     if (!writer->zip) {
         item->len = writer->file.pos - item->pos;
-        ckpt_item_pack(item, &writer->packed);
         return 0;
     }
     int rc = 0;
     if (writer->left)
-        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has", item->name,
-                           (long long)llabs((long long)writer->left),
+        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has",
+                           ckpt_item_name(item), (long long)llabs((long long)writer->left),
                            writer->left > 0 ? "less" : "more");
     if (rc == 0)
         rc = s2s_zip_end(writer->zip, err);
     if (rc == 0)
         rc = ckpt_torch_end(writer->zip, &item->len, err);
-    if (rc == 0)
-        ckpt_item_pack(item, &writer->packed);
     s2s_zip_writer_free(writer->zip);
     writer->zip = NULL;
     return rc;
@@ -179,8 +169,8 @@ static int write_object(struct s2s_dist_writer *writer, const char *name, const 
                         size_t len, const json_t *value, struct s2s_error *err)
 {
     const bool listed = s2s_ckpt_is_sharded(name);
-    struct ckpt_item *item = add_item(writer, name);
     struct ckpt_emitter out;
+    add_item(writer, name, NULL);
     ckpt_emit_begin(&out);
     if (listed)
         ckpt_emit_op(&out, "](");
@@ -191,10 +181,8 @@ static int write_object(struct s2s_dist_writer *writer, const char *name, const 
     if (listed)
         ckpt_emit_op(&out, "e");
     ckpt_emit_end(&out);
-    int rc = ckpt_pickle_archive(file_sink, writer, &out.buf, &item->len, err);
+    int rc = ckpt_pickle_archive(file_sink, writer, &out.buf, &item_of(writer)->len, err);
     ckpt_emit_release(&out);
-    if (rc == 0)
-        ckpt_item_pack(item, &writer->packed);
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
 }
 
@@ -215,9 +203,8 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
     if (!writer)
         return;
     ckpt_file_discard(&writer->file);
-    s2s_buf_release(&writer->packed);
+    s2s_buf_release(&writer->items);
     s2s_zip_writer_free(writer->zip);
-    free(writer->item_name);
     free(writer);
 }
 
@@ -226,21 +213,19 @@ int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct
     int rc = 0;
     int64_t len = writer->file.pos;
     char digest[33];
-    if (writer->packed.len == 0 && unlink(writer->file.path) < 0) {
+    if (writer->items.len == 0 && unlink(writer->file.path) < 0) {
         rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", writer->file.path);
-    } else if (writer->packed.len && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
+    } else if (writer->items.len && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
         char *name = s2s_xasprintf("%s%s", CKPT_ITEM_DIGEST, digest);
-        add_item(writer, name)->pos = 0;
-        writer->item.len = len;
-        ckpt_item_pack(&writer->item, &writer->packed);
+        ckpt_item_add(&writer->items, writer->rank, 0, name, NULL)->len = len;
         free(name);
     }
     if (rc == 0 && items->len == 0) { /* do not copy the list, which is long for a large model */
         const struct s2s_buf empty = *items;
-        *items = writer->packed;
-        writer->packed = empty;
+        *items = writer->items;
+        writer->items = empty;
     } else if (rc == 0) {
-        s2s_buf_add(items, writer->packed.data, writer->packed.len);
+        s2s_buf_add(items, writer->items.data, writer->items.len);
     }
     s2s_dist_discard(writer);
     return rc;
@@ -265,10 +250,9 @@ static int fill_metadata(struct ckpt_file *file, const void *ctx, struct s2s_err
 
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                      const struct ckpt_dist_common *common, const struct ckpt_side_files *beside,
-                     const struct s2s_ckpt_plan *plan, struct s2s_error *err)
+                     const struct s2s_ckpt *names, struct s2s_error *err)
 {
-    const struct s2s_ckpt *names = plan ? plan->source : NULL;
-    struct ckpt_items all = {.plan = plan};
+    struct ckpt_items all = {.n = 0};
     json_t *manifest = json_object();
     int rc = 0;
     for (size_t i = 0; i < n_ranks && rc == 0; i++)

@@ -66,7 +66,6 @@ struct s2s_dist_chunk {
     const int64_t *shape, *offset, *size;
     /* NULL, or [n_dims - 1]: the shape before Megatron-Core flattened it to [grid.., local] */
     const int64_t *orig_shape;
-    size_t name_number; /* for lib/ckpt only: 0, or index + 1 of the plan's target with this name */
     /* NULL, or the CRC-32 of the box's bytes, which is not verified */
     const uint32_t *crc;
 };

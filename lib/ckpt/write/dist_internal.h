@@ -11,7 +11,6 @@
 
 struct s2s_buf;
 struct s2s_ckpt;
-struct s2s_ckpt_plan;
 struct s2s_error;
 
 /* The callback that writes common.pt. */
@@ -20,12 +19,11 @@ struct ckpt_dist_common {
     const void *ctx;
 };
 /* As s2s_dist_finish. common NULL: writes neither common.pt nor metadata.json, so that the folder
- * is plain torch.distributed.checkpoint. beside: further files of the folder. plan: NULL, or the
- * plan that was written: items may refer to its names, and its source knows their paths
- * (ckpt_path_of). */
+ * is plain torch.distributed.checkpoint. beside: further files of the folder. names: NULL, or the
+ * checkpoint that knows the paths of names (ckpt_path_of). */
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                      const struct ckpt_dist_common *common, const struct ckpt_side_files *beside,
-                     const struct s2s_ckpt_plan *plan, struct s2s_error *err);
+                     const struct s2s_ckpt *names, struct s2s_error *err);
 /* Adds such files of a torch_dist source; dist_beside.c lists them. FORMAT, UNSUPPORTED, DIGEST:
  * one of them is corrupt, or its pickle would run code; IO. */
 int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,

@@ -43,24 +43,22 @@ static void emit_properties(struct ckpt_emitter *out, enum s2s_dtype dtype)
     ckpt_emit_remember(out, key);
 }
 
-static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_items *items, size_t begin,
-                        size_t end)
+static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_item *const *group, size_t n)
 {
-    struct ckpt_item item = ckpt_items_get(items, begin);
+    const struct ckpt_item *first = group[0];
     begin_object(out, META, "TensorStorageMetadata");
     ckpt_emit_str(out, "properties");
-    emit_properties(out, item.dtype);
+    emit_properties(out, (enum s2s_dtype)first->dtype);
     ckpt_emit_str(out, "size");
-    emit_size(out, item.shape, item.n_dims);
+    emit_size(out, ckpt_item_shape(first), first->n_dims);
     ckpt_emit_str(out, "chunks");
     ckpt_emit_op(out, "](");
-    for (size_t i = begin; i < end; i++) {
-        item = ckpt_items_get(items, i);
+    for (size_t i = 0; i < n; i++) {
         begin_object(out, META, "ChunkStorageMetadata");
         ckpt_emit_str(out, "offsets");
-        emit_size(out, item.offset, item.n_dims);
+        emit_size(out, ckpt_item_offset(group[i]), group[i]->n_dims);
         ckpt_emit_str(out, "sizes");
-        emit_size(out, item.size, item.n_dims);
+        emit_size(out, ckpt_item_size(group[i]), group[i]->n_dims);
         ckpt_emit_op(out, "ub");
     }
     ckpt_emit_op(out, "eub");
@@ -71,10 +69,10 @@ static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item,
     char file[CKPT_RANK_FILE];
     begin_object(out, META, "MetadataIndex");
     ckpt_emit_str(out, "fqn");
-    ckpt_emit_str(out, item->name);
+    ckpt_emit_str(out, ckpt_item_name(item));
     ckpt_emit_str(out, "offset");
     if (item->dtype)
-        emit_size(out, item->offset, item->n_dims);
+        emit_size(out, ckpt_item_offset(item), item->n_dims);
     else
         ckpt_emit_op(out, "N");
     ckpt_emit_str(out, "index");
@@ -109,9 +107,9 @@ static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
     size_t n = 0;
     for (size_t i = 0, next; i < items->n && rc == 0; i = next) {
         next = ckpt_items_end_of_name(items, i);
-        ckpt_emit_str(out, ckpt_items_name(items, i));
-        if (ckpt_items_get(items, i).dtype) {
-            emit_tensor(out, items, i, next);
+        ckpt_emit_str(out, ckpt_item_name(items->v[i]));
+        if (items->v[i]->dtype) {
+            emit_tensor(out, &items->v[i], next - i);
         } else {
             ckpt_emit_global(out, META, "BytesStorageMetadata");
             ckpt_emit_op(out, ")\x81");
@@ -125,14 +123,14 @@ static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
 static int emit_places(struct ckpt_emitter *out, const struct ckpt_items *items,
                        struct s2s_error *err)
 {
-    int64_t index = 0;
     int rc = 0;
-    for (size_t i = 0; i < items->n && rc == 0; i++) {
-        const struct ckpt_item item = ckpt_items_get(items, i);
-        index = ckpt_items_starts_name(items, i) ? 0 : index + 1;
-        emit_storage(out, &item, index);
-        end_batch(out, i);
-        rc = ckpt_emit_drain(out, err);
+    for (size_t i = 0, next; i < items->n; i = next) {
+        next = ckpt_items_end_of_name(items, i);
+        for (size_t k = i; k < next && rc == 0; k++) {
+            emit_storage(out, items->v[k], (int64_t)(k - i));
+            end_batch(out, k);
+            rc = ckpt_emit_drain(out, err);
+        }
     }
     return rc;
 }
@@ -164,16 +162,14 @@ static int emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
     size_t n = 0;
     int rc = 0;
     for (size_t i = 0; names && i < items->n && !any; i++)
-        any = ckpt_path_of(names, ckpt_items_name(items, i)) != NULL;
+        any = ckpt_path_of(names, ckpt_item_name(items->v[i])) != NULL;
     if (!any) { /* no paths, or only those of names that are not written */
         ckpt_emit_op(out, "N");
         return 0;
     }
     ckpt_emit_op(out, "}(");
-    for (size_t i = 0; i < items->n && rc == 0; i++) {
-        if (!ckpt_items_starts_name(items, i))
-            continue;
-        const char *name = ckpt_items_name(items, i);
+    for (size_t i = 0; i < items->n && rc == 0; i = ckpt_items_end_of_name(items, i)) {
+        const char *name = ckpt_item_name(items->v[i]);
         emit_path(out, name, ckpt_path_of(names, name));
         end_batch(out, n++);
         rc = ckpt_emit_drain(out, err);
@@ -189,20 +185,18 @@ static int emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *it
 {
     size_t n = 0;
     int rc = 0;
-    for (size_t i = 0; i < items->n && rc == 0; i++) {
-        if (!ckpt_items_starts_name(items, i))
-            continue;
-        const struct ckpt_item item = ckpt_items_get(items, i);
-        if (!item.is_flattened)
+    for (size_t i = 0; i < items->n && rc == 0; i = ckpt_items_end_of_name(items, i)) {
+        const struct ckpt_item *item = items->v[i];
+        if (!item->is_flattened)
             continue;
         if (n == 0) {
             ckpt_emit_str(out, "mcore_data");
             ckpt_emit_op(out, "}(");
         }
-        ckpt_emit_str(out, item.name);
+        ckpt_emit_str(out, ckpt_item_name(item));
         ckpt_emit_op(out, "}(");
         ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
-        ckpt_emit_ints(out, item.orig_shape, item.n_dims - 1);
+        ckpt_emit_ints(out, ckpt_item_orig_shape(item), item->n_dims - 1);
         ckpt_emit_op(out, "u");
         end_batch(out, n++);
         rc = ckpt_emit_drain(out, err);

@@ -1,4 +1,5 @@
-/* The contents of a rank's .distcp file, as a packed list that rank 0 turns into .metadata. */
+/* The contents of the ranks' .distcp files: each rank lists its own, and rank 0 turns the lists
+ * into .metadata. */
 #ifndef CKPT_ITEMS_H
 #define CKPT_ITEMS_H
 
@@ -9,68 +10,77 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
-#include "lib/io/safetensors.h"
+#include "lib/base/dtype.h"
 
 struct ckpt_file;
-struct s2s_ckpt_plan;
 struct s2s_ckpt;
+struct s2s_dist_chunk;
 
-/* A box of a tensor, or a byte object, in one of the files. */
+/* A box of a tensor, or a byte object, in one of the files. A list is such records one after the
+ * other, each with its name behind it and padded to 8 bytes. */
 struct ckpt_item {
-    const char *name;
-    size_t name_number;   /* index + 1 of the plan's target with this name; 0: unknown */
-    enum s2s_dtype dtype; /* NONE: a byte object */
-    int n_dims;
-    int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    bool is_flattened;                /* by Megatron-Core */
-    int64_t orig_shape[S2S_MAX_DIMS]; /* [n_dims - 1], before it was flattened */
-    int rank;                         /* whose file contains it */
-    int64_t pos, len;                 /* of its archive in that file */
+    int64_t pos, len; /* of its archive in the file */
+    int32_t rank;     /* whose file it is in */
+    int32_t dtype;    /* an enum s2s_dtype; NONE: a byte object */
+    int32_t n_dims;
+    int32_t is_flattened; /* by Megatron-Core: 1; else 0 */
+    int64_t dims[]; /* shape, offset, size: [n_dims] each; if flattened, [n_dims - 1] before that */
 };
+
+static inline const int64_t *ckpt_item_shape(const struct ckpt_item *item)
+{
+    return item->dims;
+}
+
+static inline const int64_t *ckpt_item_offset(const struct ckpt_item *item)
+{
+    return item->dims + item->n_dims;
+}
+
+static inline const int64_t *ckpt_item_size(const struct ckpt_item *item)
+{
+    return item->dims + 2 * item->n_dims;
+}
+
+static inline const int64_t *ckpt_item_orig_shape(const struct ckpt_item *item)
+{
+    return item->dims + 3 * item->n_dims;
+}
+
+static inline const char *ckpt_item_name(const struct ckpt_item *item)
+{
+    return (const char *)(item->dims + 3 * item->n_dims +
+                          (item->is_flattened ? item->n_dims - 1 : 0));
+}
 
 /* Writes the name of a rank's file ("__3_0.distcp") into text, and returns text. */
 enum { CKPT_RANK_FILE = 32 };
 const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank);
 
-/* The digest of a rank's file is part of the list, as an item whose name is this prefix and the hex
+/* The digest of a rank's file is part of its list, as an item whose name is this prefix and the hex
  * digits, and whose len is the file's. */
 #define CKPT_ITEM_DIGEST "\x01xxh3:"
 
-/* Appends an item to a list in packed form. As there may be hundreds of thousands, that takes some
- * fifteen bytes: a name that has a number is omitted, and so is the box of a whole tensor. */
-void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out);
-/* Sets *item to the first item of a packed list. Its name is lent by the list, and "" if it has a
- * number. Returns the length of its packed form; 0: the list is corrupt. */
-size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len);
+/* Appends an item to a list: of a chunk, or a byte object of this name (chunk NULL). Lent until the
+ * next is added. */
+struct ckpt_item *ckpt_item_add(struct s2s_buf *list, int rank, int64_t pos, const char *name,
+                                const struct s2s_dist_chunk *chunk);
 
-/* The items of several lists, which stay packed: only the position of each is stored. */
+/* The items of several lists, which stay where they are. */
 struct ckpt_items {
-    struct ckpt_item_list {
-        const char *bytes;
-        size_t begin; /* position in the concatenation of all lists */
-    } * lists;
-    size_t n_lists, cap_lists, len; /* len: bytes of all lists together */
-    uint32_t *at; /* [n]: position of each item in the concatenation of all lists */
+    const struct ckpt_item **v;
     size_t n, cap;
-    const struct s2s_ckpt_plan *plan; /* the plan that name numbers refer to (kept); or NULL */
 };
 
 void ckpt_items_release(struct ckpt_items *items);
-/* Adds the items of a packed list (keeps). FORMAT: it is corrupt; UNSUPPORTED: the lists have more
- * than 4 GiB together. */
+/* Adds the items of a list (keeps). FORMAT: it is damaged. */
 int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct s2s_error *err);
-/* The i-th item, and its name alone; i < n. Names are lent by list or plan. */
-struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i);
-const char *ckpt_items_name(const struct ckpt_items *items, size_t i);
-/* Is the i-th item the first of its name? To be called after ckpt_items_check. */
-bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i);
-
 /* Sorts items by name, then offset, and checks them. SHAPE, DTYPE, FORMAT: items of one name
  * contradict each other, or their boxes do not cover the tensor exactly. */
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 /* Moves the digests of files from the list to a manifest (an object, borrowed). */
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
-/* The index after the last item with the same name as the one at begin. */
+/* Of sorted items: the index after the last item with the same name as the one at begin. */
 size_t ckpt_items_end_of_name(const struct ckpt_items *items, size_t begin);
 /* Writes sorted items as the pickle .metadata into file. names: NULL, or the checkpoint that knows
  * the position of names in nested dicts and lists (ckpt_path_of). IO. */

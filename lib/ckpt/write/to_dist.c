@@ -13,7 +13,6 @@
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/journal.h"
-#include "lib/ckpt/write/layout.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf.h"
@@ -21,13 +20,142 @@
 #include "lib/io/zip.h"
 #include "lib/mesh/mesh.h"
 
+/* ---- layout ---- */
+
+/* Tensors, or rows of them, are assigned to .distcp files before any byte is written, so that any
+ * rank can write any file. */
+
+/* A position in the sequence of all rows of all targets. */
+struct place {
+    size_t target; /* index in the plan; n_targets: the end */
+    int64_t row;   /* on the target's first axis */
+};
+
+struct layout {
+    /* [n_files + 1]: file i has the rows from start[i] to before start[i + 1] */
+    struct place *start;
+    size_t n_files;
+};
+
+/* upper bound of the overhead of an archive */
+enum { ARCHIVE_BYTES = 2 << 10 };
+
+/* Is the target a flattened tensor (s2s_ckpt_orig_shape) exactly as stored? It is then written in
+ * one piece, with its original shape in the metadata. */
+static bool is_flattened(const struct s2s_ckpt_target *target)
+{
+    const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(target);
+    return source && s2s_ckpt_orig_shape(source) && source->n_dims == target->n_dims;
+}
+
+/* The number of rows that a target may be split into; 1: it is never split. */
+static int64_t count_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how)
+{
+    /* scalars, empty and flattened tensors are never split */
+    bool cut = how->n_files && target->n_dims && s2s_ckpt_target_shape(target)[0] > 0 &&
+               !is_flattened(target);
+    return cut ? s2s_ckpt_target_shape(target)[0] : 1;
+}
+
+/* Is the place this row of this target? */
+static bool place_is(const struct place *place, size_t target, int64_t row)
+{
+    return place->target == target && place->row == row;
+}
+
+static void begin_file(struct layout *layout, size_t *cap, size_t target, int64_t row)
+{
+    s2s_grow(&layout->start, layout->n_files, cap, sizeof *layout->start);
+    layout->start[layout->n_files++] = (struct place){target, row};
+}
+
+/* Is the byte object of this name written? The one with the common state is not: it becomes
+ * common.pt, which all releases of Megatron-Core read, and a second copy could contradict it. */
+static bool keeps_object(const struct s2s_ckpt_write *how, const char *name)
+{
+    return strcmp(name, CKPT_COMMON_OBJECT) != 0 && (!how->keep_object || how->keep_object(name));
+}
+
+static int64_t object_bytes(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        if (keeps_object(how, ckpt->objects[i].name))
+            bytes += (ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes
+                                                     : (int64_t)ckpt->objects[i].pickle_len) +
+                     ARCHIVE_BYTES;
+    return bytes;
+}
+
+static void whole_tensors(struct layout *layout, size_t *cap, const struct s2s_ckpt_plan *plan,
+                          const struct s2s_ckpt_write *how)
+{
+    int64_t held = object_bytes(plan->source, how), most = how->max_shard_bytes;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        int64_t bytes = s2s_ckpt_target_bytes(&plan->targets[i]) + ARCHIVE_BYTES;
+        if (most > 0 && held > 0 && held + bytes > most) {
+            begin_file(layout, cap, i, 0);
+            held = 0;
+        }
+        held += bytes;
+    }
+}
+
+static void equal_files(struct layout *layout, size_t *cap, const struct s2s_ckpt_plan *plan,
+                        const struct s2s_ckpt_write *how)
+{
+    const int64_t n_files = how->n_files;
+    int64_t total = 0, done = 0;
+    for (size_t i = 0; i < plan->n_targets; i++)
+        total += s2s_ckpt_target_bytes(&plan->targets[i]);
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        int64_t n_rows = count_rows(&plan->targets[i], how), rows;
+        int64_t row_bytes = s2s_ckpt_target_bytes(&plan->targets[i]) / n_rows;
+        for (int64_t row = 0; row < n_rows; row += rows, done += rows * row_bytes) {
+            /* file n ends at n / n_files of all bytes, or with the row that crosses it */
+            __int128 all = total;
+            while ((int64_t)layout->n_files < n_files &&
+                   done >= (int64_t)(all * (int64_t)layout->n_files / n_files))
+                begin_file(layout, cap, i, row);
+            int64_t room = (int64_t)(all * (int64_t)layout->n_files / n_files) - done;
+            rows = n_rows - row;
+            if (row_bytes > 0 && (int64_t)layout->n_files < n_files &&
+                (room + row_bytes - 1) / row_bytes < rows)
+                rows = (room + row_bytes - 1) / row_bytes;
+        }
+    }
+}
+
+/* If how->n_files is set: that many files of equal size, with tensors split between rows where
+ * needed. Otherwise files of at most how->max_shard_bytes (or with a single larger tensor), in
+ * which no tensor is split. Gives: layout_release. */
+static void layout_make(struct layout *layout, const struct s2s_ckpt_plan *plan,
+                        const struct s2s_ckpt_write *how)
+{
+    size_t cap = 0;
+    *layout = (struct layout){.n_files = 0};
+    begin_file(layout, &cap, 0, 0);
+    if (how->n_files)
+        equal_files(layout, &cap, plan, how);
+    else
+        whole_tensors(layout, &cap, plan, how);
+    begin_file(layout, &cap, plan->n_targets, 0);
+    layout->n_files--;
+}
+
+static void layout_release(struct layout *layout)
+{
+    free(layout->start);
+    *layout = (struct layout){.n_files = 0};
+}
+
 /* This rank's files of a checkpoint, written one after the other. */
 struct output {
     struct s2s_ckpt_plan *plan;
     const struct s2s_ckpt_write *how;
     const char *dir;
     int64_t iteration;
-    struct ckpt_layout layout;
+    struct layout layout;
     struct s2s_buf *items;
     struct s2s_dist_writer *writer; /* of `file`; files before `end` are to be written */
     size_t file, end;
@@ -49,44 +177,44 @@ static char *file_path(const struct output *out, size_t file, const char *suffix
     return path;
 }
 
-/* Suffix of a file's packed list of items, stored beside it until all files are complete. */
+/* Suffix of a file's list of items, stored beside it until all files are complete. */
 static const char ITEMS[] = ".items";
 
 /* Adds the current file and its list of items to the journal. */
 static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
-    struct ckpt_item last;
-    const size_t n = out->items->len - items_at;
+    const struct s2s_buf list = {.data = out->items->data + items_at,
+                                 .len = out->items->len - items_at};
     char digest[33];
-    if (!out->how->journal || n == 0) /* 0: the file was empty, and was removed */
+    if (!out->how->journal || list.len == 0) /* 0: the file was empty, and was removed */
         return 0;
-    const char *packed = out->items->data + items_at;
-    for (size_t at = 0, len; at < n; at += len) {
-        len = ckpt_item_unpack(&last, packed + at, n - at);
-        if (len == 0)
-            S2S_BUG("items that were just packed are damaged");
-    }
+    struct ckpt_items listed = {.n = 0};
+    int rc = ckpt_items_add(&listed, &list, err);
     char *folder = ckpt_dist_tmp_dir(out->dir, out->iteration),
          *path = file_path(out, out->file, ".distcp");
     char *items = file_path(out, out->file, ITEMS);
-    int rc = ckpt_file_put(folder, strrchr(items, '/') + 1, packed, n, err);
-    s2s_xxh3_128_hex(digest, packed, n);
     if (rc == 0)
-        rc = ckpt_journal_add(out->how->journal, path, last.len,
-                              last.name + strlen(CKPT_ITEM_DIGEST), err);
+        rc = ckpt_file_put(folder, strrchr(items, '/') + 1, list.data, list.len, err);
+    s2s_xxh3_128_hex(digest, list.data, list.len);
+    if (rc == 0) {
+        const struct ckpt_item *last = listed.v[listed.n - 1];
+        rc = ckpt_journal_add(out->how->journal, path, last->len,
+                              ckpt_item_name(last) + strlen(CKPT_ITEM_DIGEST), err);
+    }
     if (rc == 0)
-        rc = ckpt_journal_add(out->how->journal, items, (int64_t)n, digest, err);
+        rc = ckpt_journal_add(out->how->journal, items, (int64_t)list.len, digest, err);
+    ckpt_items_release(&listed);
     free(folder);
     free(path);
     free(items);
     return rc;
 }
 
-/* Reads the items of a file; false: corrupt, or of another version. */
+/* Reads the items of a file; false: damaged, or of another version. */
 static bool take_items(struct output *out, const char *path)
 {
     enum { MAX_ITEMS = 1 << 30 };
-    struct ckpt_items known = {.plan = out->plan};
+    struct ckpt_items known = {.n = 0};
     struct s2s_buf list = S2S_BUF_INIT;
     struct s2s_error err = S2S_ERROR_INIT;
     int rc = ckpt_slurp(AT_FDCWD, path, MAX_ITEMS, &list.data, &list.len, &err);
@@ -140,7 +268,7 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_objects && rc == 0; i++) {
         const struct s2s_ckpt_object *object = &ckpt->objects[i];
-        if (!ckpt_layout_keeps(how, object->name))
+        if (!keeps_object(how, object->name))
             continue;
         if (!object->file) {
             rc = object->pickle ? s2s_dist_write_pickle(writer, object->name, object->pickle,
@@ -179,7 +307,7 @@ static int reach(struct output *out, size_t target, int64_t row, struct s2s_erro
 {
     int rc = 0;
     while (rc == 0 && out->file + 1 < out->end &&
-           ckpt_place_is(&out->layout.start[out->file + 1], target, row)) {
+           place_is(&out->layout.start[out->file + 1], target, row)) {
         rc = close_file(out, err);
         out->file++;
         if (rc == 0)
@@ -204,7 +332,7 @@ static bool has_stored_crc(struct output *out)
 static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
 {
     int rc = reach(out, out->target, row, err);
-    const struct ckpt_place *next = &out->layout.start[out->file + 1];
+    const struct place *next = &out->layout.start[out->file + 1];
     int64_t end = next->target == out->target ? next->row : out->last_row;
     out->offset[0] = row;
     out->size[0] = end - row;
@@ -248,12 +376,11 @@ static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
 static int write_target(struct output *out, size_t index, struct s2s_error *err)
 {
     const struct s2s_ckpt_target *target = &out->plan->targets[index];
-    const struct ckpt_place *start = &out->layout.start[out->file];
-    const struct ckpt_place *end = &out->layout.start[out->end];
-    const int64_t *orig_shape = ckpt_target_is_flattened(target)
-                                    ? s2s_ckpt_orig_shape(s2s_ckpt_target_source(target))
-                                    : NULL;
-    const int64_t n_rows = ckpt_target_rows(target, out->how);
+    const struct place *start = &out->layout.start[out->file];
+    const struct place *end = &out->layout.start[out->end];
+    const int64_t *orig_shape =
+        is_flattened(target) ? s2s_ckpt_orig_shape(s2s_ckpt_target_source(target)) : NULL;
+    const int64_t n_rows = count_rows(target, out->how);
     const int64_t first = start->target == index ? start->row : 0;
     const bool cut =
         out->how->n_files && target->n_dims && n_rows == s2s_ckpt_target_shape(target)[0];
@@ -261,7 +388,6 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     out->row_bytes = s2s_ckpt_target_bytes(target) / n_rows;
     out->last_row = end->target == index ? end->row : n_rows;
     out->chunk = (struct s2s_dist_chunk){.name = s2s_ckpt_target_name(target),
-                                         .name_number = index + 1,
                                          .dtype = target->dtype,
                                          .n_dims = target->n_dims,
                                          .shape = s2s_ckpt_target_shape(target),
@@ -285,8 +411,8 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
 /* Writes files [first, end); a tensor that continues from one to the next is read once. */
 static int write_range(struct output *out, size_t first, size_t end, struct s2s_error *err)
 {
-    const struct ckpt_place *start = &out->layout.start[first], *last = &out->layout.start[end];
-    const bool empty = ckpt_place_is(start, last->target, last->row);
+    const struct place *start = &out->layout.start[first], *last = &out->layout.start[end];
+    const bool empty = place_is(start, last->target, last->row);
     out->file = first;
     out->end = end;
     int rc = open_file(out, err);
@@ -437,8 +563,7 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     if (rc == 0 && !out->how->common) /* they refer to the source's names */
         rc = ckpt_dist_take_beside(&beside, ckpt, err);
     if (rc == 0)
-        rc = ckpt_dist_finish(tmp, items, n_ranks, has_common ? &filled : NULL, &beside, out->plan,
-                              err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, has_common ? &filled : NULL, &beside, ckpt, err);
     if (rc == 0 && common.change.listed)
         rc = check_common(tmp, err);
     if (rc == 0) /* last, so that a run that resumes after a full disk still has all files */
@@ -490,7 +615,7 @@ int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
                          .dir = dir,
                          .iteration = iteration_for(plan->source),
                          .items = &items};
-    ckpt_layout_make(&out.layout, plan, how);
+    layout_make(&out.layout, plan, how);
     int rc = ckpt_share_agree(how, ckpt_share_rank(how) ? 0 : begin(&out, err), err);
     if (rc == 0)
         rc = ckpt_share_agree(how, write_mine(&out, err), err);
@@ -498,7 +623,7 @@ int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
         rc = ckpt_share_verify(plan, how, err);
     if (rc == 0)
         rc = finish(&out, err);
-    ckpt_layout_release(&out.layout);
+    layout_release(&out.layout);
     s2s_buf_release(&items);
     return rc;
 }

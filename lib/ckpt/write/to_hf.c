@@ -6,8 +6,12 @@
 #include <sys/stat.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/names.h"
+#include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/share.h"
@@ -23,6 +27,112 @@ bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt)
                    s2s_starts_with(ckpt->tensors[i].name, "vision.radio_model.");
     }
     return llm && encoder;
+}
+
+/* ---- names without the prefixes and wrapper modules of trainers ---- */
+
+/* In Hugging Face's formats there are no wrapper modules in names. */
+static bool is_hf(const struct s2s_ckpt *ckpt)
+{
+    return ckpt_has_word("hf hf_bin safetensors", ckpt->format);
+}
+
+/* The name without the wrapper modules of DDP, DeepSpeed, torch.compile and FSDP. Gives: free. */
+static char *unwrapped(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return is_hf(ckpt) ? s2s_xstrdup(name) : ckpt_map_unwrapped(name, false);
+}
+
+/* The prefix of the dict that contains the model, or "". A prefix counts if all weights have it.
+ * The first two, which are never modules, also count if only some weights have them, unless another
+ * prefix of the table occurs, too: then they may contain something else, and the model be beside
+ * them. "model." is only in the table for that. */
+static const char *dict_of(const struct s2s_ckpt *ckpt)
+{
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.",
+                                        "dcp.",        "module.",           "model."};
+    enum { N = sizeof dicts / sizeof *dicts, MODEL = N - 1 };
+    size_t n = 0, inside[N] = {0}, n_dicts = 0;
+    for (size_t i = 0; i < ckpt->n_tensors && !is_hf(ckpt); i++) {
+        if (s2s_ckpt_is_state(ckpt->tensors[i].name))
+            continue;
+        n++;
+        for (size_t k = 0; k < N; k++)
+            inside[k] += s2s_starts_with(ckpt->tensors[i].name, dicts[k]);
+    }
+    for (size_t k = 0; k < N; k++)
+        n_dicts += inside[k] > 0;
+    for (size_t k = 0; k < MODEL; k++)
+        if (inside[k] && (inside[k] == n || (k < 2 && n_dicts == 1)))
+            return dicts[k];
+    return "";
+}
+
+static const char model[] = "model.";
+
+char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
+                   const char *name)
+{
+    if (s2s_ckpt_is_state(name) || !s2s_starts_with(name, wrapping->dict))
+        return NULL;
+    char *inner = unwrapped(ckpt, name + strlen(wrapping->dict));
+    for (int i = 0; i < wrapping->n_models; i++) {
+        char *outer = inner;
+        inner = unwrapped(ckpt, outer + strlen(model));
+        free(outer);
+    }
+    return inner;
+}
+
+/* Do all names have one more "model." that is a trainer's? */
+static bool is_within_model(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
+{
+    bool optimizer = false, doubled = false, outside = false, own = false, any = false;
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        if (s2s_ckpt_is_state(ckpt->tensors[i].name)) {
+            optimizer = true;
+            continue;
+        }
+        char *name = ckpt_hf_name(ckpt, wrapping, ckpt->tensors[i].name);
+        if (!name)
+            continue;
+        any = true;
+        if (s2s_starts_with(name, "model.model.") || s2s_starts_with(name, "model.lm_head.") ||
+            (!is_hf(ckpt) && s2s_starts_with(name, "model.module.")))
+            doubled = true;
+        else if (!s2s_starts_with(name, model))
+            outside = true;
+        /* of a tied model that is stored beside its optimizer without a dict */
+        own |=
+            s2s_starts_with(name, "model.layers.") || s2s_starts_with(name, "model.embed_tokens.");
+        free(name);
+    }
+    const bool beside_optimizer =
+        optimizer && !own && wrapping->n_models == 0 && strcmp(ckpt->format, "dcp") == 0;
+    return any && !outside && (doubled || beside_optimizer);
+}
+
+struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
+{
+    enum { MOST = 4 };
+    struct ckpt_hf_wrapping wrapping = {.dict = dict_of(ckpt)};
+    /* a folder's names are those of its class: ShieldGemma 2's begin with model.model. */
+    const bool is_folder = ckpt_has_word("hf hf_bin", ckpt->format);
+    while (!is_folder && wrapping.n_models < MOST && is_within_model(ckpt, &wrapping))
+        wrapping.n_models++;
+    return wrapping;
+}
+
+bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
+{
+    bool keeps = true;
+    for (size_t i = 0; i < ckpt->n_tensors && keeps; i++) {
+        const char *own = ckpt->tensors[i].name;
+        char *name = ckpt_hf_name(ckpt, wrapping, own);
+        keeps = s2s_ckpt_is_state(own) || (name && strcmp(name, own) == 0);
+        free(name);
+    }
+    return keeps;
 }
 
 /* ---- parts and names ---- */
@@ -145,6 +255,142 @@ static int plan_names(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* ---- config.json of the weights as written ---- */
+
+/* Sets the dtype of the weights, if config.json has one. Returns whether it changed. dtype 0:
+ * leaves it. */
+static bool set_dtype(json_t *config, enum s2s_dtype dtype)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    bool changed = false;
+    for (int k = 0; k < 2 && dtype; k++) {
+        const char *said = json_string_value(json_object_get(config, keys[k]));
+        if (!said || strcmp(said, ckpt_torch_dtype(dtype)) == 0)
+            continue;
+        json_object_set_new(config, keys[k], json_string(ckpt_torch_dtype(dtype)));
+        changed = true;
+    }
+    return changed;
+}
+
+/* The dtype of the largest floating-point tensor: norms and the like may be wider. */
+static enum s2s_dtype weights_dtype(const struct s2s_ckpt_plan *plan)
+{
+    enum s2s_dtype found = S2S_DTYPE_NONE;
+    int64_t most = 0;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &plan->targets[i];
+        const int64_t numel = ckpt_box_numel(s2s_ckpt_target_shape(target), target->n_dims);
+        if (s2s_dtype_is_float(target->dtype) && numel > most) {
+            most = numel;
+            found = target->dtype;
+        }
+    }
+    return found;
+}
+
+/* The dtype for the config.json at this path; NONE: no weights are beside it. */
+static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t len = slash ? (size_t)(slash - path) : 0;
+    for (size_t i = 0; i < out->n_parts; i++)
+        if (!out->parts[i].file && strlen(out->parts[i].folder) == len &&
+            strncmp(out->parts[i].folder, path, len) == 0)
+            return weights_dtype(&out->parts[i].plan);
+    return S2S_DTYPE_NONE;
+}
+
+/* Sets tie_word_embeddings and vocab_size, also of the text model inside. rows: 0, or of the
+ * embedding matrix if padding rows were kept, which are vocabulary to transformers. Returns whether
+ * it changed. */
+static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
+{
+    static const char *const inner[] = {"text_config", "llm_config"};
+    const json_t *said = json_object_get(config, "vocab_size");
+    const json_t *tied = json_object_get(config, "tie_word_embeddings");
+    const bool is_whole = !json_is_object(json_object_get(config, inner[0])) &&
+                          !json_is_object(json_object_get(config, inner[1]));
+    /* if it is absent, the default of the class applies */
+    const bool ties = tie != CKPT_TIE_AS_SAID &&
+                      (json_is_boolean(tied) ? json_is_true(tied) != (tie == CKPT_TIED) : is_whole);
+    const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
+    bool changed = ties || grows;
+    if (ties)
+        json_object_set_new(config, "tie_word_embeddings", json_boolean(tie == CKPT_TIED));
+    if (grows)
+        json_object_set_new(config, "vocab_size", json_integer(rows));
+    for (int k = 0; k < 2; k++)
+        if (json_is_object(json_object_get(config, inner[k])))
+            changed |= set_words(json_object_get(config, inner[k]), tie, rows);
+    return changed;
+}
+
+/* Removes quantization_config: mapped weights are not quantised, and readers would require scales.
+ * Returns whether there was one. */
+static bool drop_quantization(json_t *config)
+{
+    static const char key[] = "quantization_config";
+    const char *name;
+    json_t *inner;
+    bool there = json_is_object(json_object_get(config, key));
+    json_object_foreach(config, name, inner)
+    {
+        there |= strcmp(name, key) != 0 && drop_quantization(inner);
+    }
+    if (json_is_object(json_object_get(config, key)))
+        json_object_del(config, key);
+    return there;
+}
+
+/* Rows of the embedding matrix; 0: none. */
+static int64_t vocab_rows(const struct s2s_hf_output *out)
+{
+    const struct s2s_ckpt_plan *plan = &out->parts[0].plan;
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]), ".embed_tokens.weight") ||
+            s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]), "backbone.embeddings.weight"))
+            return s2s_ckpt_target_shape(&plan->targets[i])[0];
+    return 0;
+}
+
+/* Updates config.json to the weights as written: dtype (that of the weights if there is no cast and
+ * the source is no Hugging Face folder), whether input and output embeddings are tied, and
+ * vocab_size if padding rows were kept. */
+static void follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                              const struct s2s_hf_options *options)
+{
+    /* in a copy of a Hugging Face folder the source's value is kept */
+    const bool is_own = ckpt_has_word("hf hf_bin dcp_hf safetensors", ckpt->format);
+    const bool is_mapped = *out->map.family;
+    const enum s2s_dtype dtype = options->dtype;
+    for (size_t i = 0; i < out->files.n; i++) {
+        struct ckpt_side_file *file = &out->files.v[i];
+        json_t *root = s2s_has_tail(file->path, '/', "config.json")
+                           ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
+                           : NULL;
+        if (!root)
+            continue;
+        bool changed = set_dtype(
+            root, dtype || (is_own && !is_mapped) ? dtype : dtype_beside(out, file->path));
+        changed |= set_words(root, out->map.tie,
+                             options->keep_vocab_padding && is_mapped ? vocab_rows(out) : 0);
+        if (is_mapped && drop_quantization(root)) {
+            s2s_warn("ckpt", "%s: quantization_config is left out: the weights are not quantised",
+                     file->path);
+            changed = true;
+        }
+        if (changed) {
+            free(file->bytes);
+            file->bytes = s2s_ckpt_config_text(root);
+            file->len = strlen(file->bytes);
+        }
+        json_decref(root);
+    }
+}
+
+/* ---- all of it ---- */
+
 static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, enum s2s_dtype dtype,
                       struct s2s_error *err)
 {
@@ -207,7 +453,7 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)
-        ckpt_hf_follow_in_configs(out, ckpt, options);
+        follow_in_configs(out, ckpt, options);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/folder.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/names.h"
 #include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/read/read.h"
@@ -27,6 +28,100 @@ static int kind_of(const struct s2s_hf_output *out)
                                                                : KEPT;
 }
 
+/* ---- of one part of a model, from those of the whole ---- */
+
+static bool is_share(const char *name)
+{
+    return ckpt_name_is_plain(name, strlen(name)) && ckpt_side_is_one(name);
+}
+
+/* Adds the part's share of a small file of the whole model. */
+static void add_share(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *name,
+                      const char *bytes, size_t len)
+{
+    if (strcmp(name, "config.json") != 0) {
+        if (ckpt_part_has_words(ckpt->part)) /* tokenizer files */
+            ckpt_side_add(&out->files, name, bytes, len);
+        return;
+    }
+    json_t *root = s2s_ckpt_parse_config(bytes, len, 0, NULL);
+    if (!root) /* s2s_hf_check_kept reports it */
+        ckpt_side_add(&out->files, name, bytes, len);
+    json_t *own = ckpt_part_config(ckpt, root);
+    char *text = s2s_ckpt_config_text(own);
+    if (text)
+        ckpt_side_add_text(&out->files, name, text);
+    free(text);
+    json_decref(own);
+    json_decref(root);
+}
+
+/* Adds what NeMo's SALM keeps beside its language model, whose words may be outside of it. */
+static int backbone_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                          struct s2s_error *err)
+{
+    static const char folder[] = "llm_backbone";
+    struct ckpt_side_files found = {.n = 0};
+    int rc = ckpt_side_take_folder(&found, ckpt, folder, err);
+    for (size_t i = 0; i < found.n && rc == 0; i++)
+        ckpt_side_add(&out->files, found.v[i].path + strlen(folder) + 1, found.v[i].bytes,
+                      found.v[i].len);
+    ckpt_side_release(&found);
+    return rc;
+}
+
+/* For a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and
+ * common state contain for that part. */
+static int files_of_part(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                         struct s2s_error *err)
+{
+    struct ckpt_side_files all = {.n = 0};
+    int rc = ckpt_name_is_plain(ckpt->part, strlen(ckpt->part))
+                 ? ckpt_side_take_folder(&all, ckpt, ckpt->part, err)
+                 : 0;
+    const size_t n_own = all.n, skip = strlen(ckpt->part) + 1;
+    if (rc == 0 && n_own == 0 && strcmp(ckpt->part, "llm") == 0)
+        rc = backbone_files(out, ckpt, err);
+    if (rc == 0 && n_own == 0)
+        rc = ckpt_side_take_folder(&all, ckpt, "", err);
+    for (size_t i = 0; i < all.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &all.v[i];
+        if (n_own)
+            ckpt_side_add(&out->files, file->path + skip, file->bytes, file->len);
+        else
+            add_share(out, ckpt, file->path, file->bytes, file->len);
+    }
+    ckpt_side_release(&all);
+    return rc;
+}
+
+static void common_of_part(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
+{
+    const json_t *common = ckpt->common;
+    const size_t len = strlen(ckpt->part);
+    const char *key;
+    json_t *value;
+    /* of a composite model the common state has each part's own */
+    const bool whole = json_object_get(common, "config/composite") != NULL;
+    char *own = s2s_xasprintf("config/%s", ckpt->part);
+    if (whole)
+        ckpt_side_add_json(&out->files, "config.json", json_object_get(common, own));
+    free(own);
+    value = whole ? NULL : json_object_get(common, "config/llm");
+    if (json_is_string(value))
+        add_share(out, ckpt, "config.json", json_string_value(value), json_string_length(value));
+    json_object_foreach((json_t *)common, key, value)
+    {
+        const char *path = s2s_starts_with(key, "file/") ? key + 5 : NULL;
+        if (!path || !json_is_string(value))
+            continue;
+        if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))
+            ckpt_side_add_json(&out->files, path + len + 1, value);
+        else if (!whole && is_share(path))
+            add_share(out, ckpt, path, json_string_value(value), json_string_length(value));
+    }
+}
+
 /* Adds config.json of each part and other text files that s2s-train stores in the common state. */
 static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                            const struct s2s_hf_options *options, struct s2s_error *err)
@@ -36,7 +131,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (!common)
         return 0;
     if (ckpt->part) {
-        ckpt_hf_part_common(out, ckpt);
+        common_of_part(out, ckpt);
         return 0;
     }
     /* an encoder or LLM alone is a folder of its own */
@@ -111,7 +206,7 @@ static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
         return 0;
     if (ckpt->part)
-        return ckpt_hf_part_files(out, ckpt, err);
+        return files_of_part(out, ckpt, err);
     for (int i = 0; i < 3 && rc == 0; i++)
         rc = ckpt_side_take_folder(&out->files, ckpt, folders[i], err);
     if (rc == 0 && s2s_starts_with(ckpt->format, "hf"))

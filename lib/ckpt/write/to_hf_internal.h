@@ -21,11 +21,6 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
  * of a name (a tokenizer for each language), each keeps its digest. */
 int ckpt_hf_nemo_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                            const struct s2s_hf_options *options, struct s2s_error *err);
-/* Updates config.json to the weights as written: dtype (that of the weights if there is no cast and
- * the source is no Hugging Face folder), whether input and output embeddings are tied, and
- * vocab_size if padding rows were kept. */
-void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                               const struct s2s_hf_options *options);
 
 /* Of s2s_hf_check_kept only what it says of, and does to, a config.json that ties too much. */
 int ckpt_hf_untie(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s2s_error *err);
@@ -34,12 +29,6 @@ int ckpt_hf_untie(struct s2s_ckpt *ckpt, struct ckpt_side_files *files, struct s
 #define CKPT_VERL_FILES "../huggingface"
 /* Is it such a dist_ckpt/, with a config.json in that folder? */
 bool ckpt_hf_is_verl(const struct s2s_ckpt *ckpt);
-
-/* For a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and
- * common state contain for that part. */
-int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                       struct s2s_error *err);
-void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt);
 
 /* Splits the single part of a SALM into three, by the prefixes encoder., llm. and proj. */
 /* Whether a tensor of this name is of a part of a composite. */

@@ -15,8 +15,4 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
                          const struct ckpt_map_request *request, struct ckpt_map_result *result,
                          struct s2s_error *err);
 
-/* Adds to plan->source, as empty objects, the extra states that Megatron-Core requires when it
- * loads the weights of the plan. */
-int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err);
-
 #endif

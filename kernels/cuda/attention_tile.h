@@ -250,11 +250,12 @@ ATT const char *att_anew(const char *tile)
     return tile; /* what is opaque would not be known to be of shared memory */
 }
 
-/* s += A B^T: 16 M rows of a tile (att_lane_tall) times 8 N8 rows of another (att_lane_wide) */
-template <class P, int D, int M, int N8>
+/* s += A B^T: 16 M rows of a tile (att_lane_tall) times 8 N8 rows of another (att_lane_wide). The
+ * compiler loads fragments of AT_ONCE steps ahead, as many as registers are left for. */
+template <class P, int D, int AT_ONCE = att_shape<P, D>::STEPS, int M, int N8>
 ATT void att_times_rows(float (&s)[M][N8][4], const att_lane &a_lane, const att_lane &b_lane)
 {
-#pragma unroll
+#pragma unroll AT_ONCE
     for (int k = 0; k < att_shape<P, D>::STEPS; k++) {
         typename P::frag_a a[M];
 #pragma unroll

@@ -149,8 +149,10 @@ template <class P_, int D_, int WARPS_, rel_columns OF_> struct rel_rows_shape {
     enum { TILES = OF == REL_KEYS ? 6 : 5, ROOM_AT = TILES * M * ROW };
     enum { SHARED_BYTES = ROOM_AT + (BANDS > 2 * TURNED_BYTES ? BANDS : 2 * TURNED_BYTES) };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
-    /* of a multiprocessor, 0: as the compiler likes; no registers are spilled so (make cuda-lint)
-     */
+    /* steps of products whose fragments are loaded ahead: those of all steps of a wide head would
+     * fill the registers, and be spilled (make cuda-lint) */
+    enum { AT_ONCE = D > 64 ? 4 : att_shape<P, D>::STEPS };
+    /* of a multiprocessor, 0: as the compiler likes, which spills no registers so */
     enum { KEYS_BLOCKS = SIZE == 4 && D == 64 ? 0 : 2 };
 };
 
@@ -268,7 +270,7 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
     float s[1][M / 8][4] = {}, ds[1][M / 8][4] = {};
     {
         float other[1][M / 8 + 2][4] = {};
-        att_times_rows<P, S::D>(other, q_lane, b_lane);
+        att_times_rows<P, S::D, S::AT_ONCE>(other, q_lane, b_lane);
         if constexpr (OF_KEYS) {
             rel_put_band<M>(band, other[0], by_position, first + skip, n_positions);
         } else {
@@ -276,12 +278,13 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
             rel_put_band<M>(band, other[0], NULL, 0, 0);
         }
     }
-    att_times_rows<P, S::D>(s, q_lane, att_lane_wide<Shape>(shared_addr(t.rows)));
+    att_times_rows<P, S::D, S::AT_ONCE>(s, q_lane, att_lane_wide<Shape>(shared_addr(t.rows)));
     rel_add_band<M, S::OF>(s[0], band);
     rel_add_columns(s[0], OF_KEYS ? by_key : by_position, t.at, OF_KEYS ? clip.n : n_positions);
     if constexpr (!(WANTS & WANTS_DK)) {
     } else if constexpr (OF_KEYS) {
-        att_times_rows<P, S::D>(ds, o_lane, att_lane_wide<Shape>(shared_addr(t.values)));
+        att_times_rows<P, S::D, S::AT_ONCE>(ds, o_lane,
+                                            att_lane_wide<Shape>(shared_addr(t.values)));
     } else {
         __syncthreads(); /* nobody reads keys any more */
         rel_load<P, S::D, 2 * M, S::THREADS>(t.band, a.value, rel_head(a.value, clip.begin, t.head),
@@ -290,7 +293,7 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
         cp_async_wait<0>();
         __syncthreads();
         float other[1][M / 8 + 2][4] = {};
-        att_times_rows<P, S::D>(other, o_lane, b_lane);
+        att_times_rows<P, S::D, S::AT_ONCE>(other, o_lane, b_lane);
         rel_put_band<M>(band, other[0], NULL, 0, 0);
         rel_add_band<M, S::OF>(ds[0], band);
     }

@@ -60,26 +60,41 @@ char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len)
     return copy;
 }
 
-void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from)
+struct s2s_blocks_mark s2s_blocks_mark(const struct s2s_blocks *blocks)
 {
-    struct s2s_block *first = from->last;
-    while (first && first->next)
-        first = first->next;
-    if (first && blocks->last) { /* after the one that still has room */
-        first->next = blocks->last->next;
-        blocks->last->next = from->last;
-    } else if (first) {
-        blocks->last = from->last;
+    struct s2s_block *last = blocks->last;
+    return (struct s2s_blocks_mark){.last = last,
+                                    .after = last ? last->next : NULL,
+                                    .used = last ? last->used : 0,
+                                    .cap = last ? last->cap : 0,
+                                    .used_bytes = blocks->used_bytes};
+}
+
+/* Frees the blocks from this one up to `end`, which it returns. */
+static struct s2s_block *free_until(struct s2s_block *block, struct s2s_block *end)
+{
+    for (struct s2s_block *next; block != end; block = next) {
+        next = block->next;
+        free(block);
     }
-    blocks->used_bytes += from->used_bytes;
-    *from = (struct s2s_blocks){.last = NULL};
+    return end;
+}
+
+void s2s_blocks_rewind(struct s2s_blocks *blocks, const struct s2s_blocks_mark *mark)
+{
+    struct s2s_block *last = blocks->last = free_until(blocks->last, mark->last);
+    blocks->used_bytes = mark->used_bytes;
+    if (!last)
+        return;
+    last->next = free_until(last->next, mark->after); /* those of their own */
+    memset(last->data + mark->used, 0, last->used - mark->used);
+    memset(last->data + last->cap, 0, mark->cap - last->cap);
+    last->used = mark->used;
+    last->cap = mark->cap;
 }
 
 void s2s_blocks_release(struct s2s_blocks *blocks)
 {
-    for (struct s2s_block *block = blocks->last, *next; block; block = next) {
-        next = block->next;
-        free(block);
-    }
+    (void)free_until(blocks->last, NULL);
     *blocks = (struct s2s_blocks){.last = NULL};
 }

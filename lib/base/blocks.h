@@ -13,8 +13,13 @@ struct s2s_blocks {
 void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes);
 /* A copy of len bytes with a terminating NUL. */
 char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len);
-/* Takes all objects of `from`, which is empty then. */
-void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from);
+/* How far the blocks are filled, and a way back to that: it frees all that was allocated since. */
+struct s2s_blocks_mark {
+    struct s2s_block *last, *after; /* after: the one that follows it */
+    size_t used, cap, used_bytes;
+};
+struct s2s_blocks_mark s2s_blocks_mark(const struct s2s_blocks *blocks);
+void s2s_blocks_rewind(struct s2s_blocks *blocks, const struct s2s_blocks_mark *mark);
 /* Frees all objects; the blocks are empty and can be used again. */
 void s2s_blocks_release(struct s2s_blocks *blocks);
 

@@ -24,9 +24,6 @@ char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
 const int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, size_t n)
 {
     const size_t len = n * sizeof *v;
-    if (ckpt->reduced) /* holds one tensor at a time: little to share, and the cache would have to
-                        * be cleared */
-        return memcpy(ckpt_arena(ckpt, len), v, len);
     if (!ckpt->vectors)
         ckpt->vectors = s2s_xcalloc((size_t)SETS * WAYS, sizeof *ckpt->vectors);
     struct ckpt_vector *set = &ckpt->vectors[s2s_xxh3_64(v, len) % SETS * WAYS];

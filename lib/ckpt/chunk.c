@@ -99,19 +99,6 @@ void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t
     }
 }
 
-struct s2s_ckpt_tensor ckpt_cut_like(const struct s2s_ckpt_tensor *like)
-{
-    struct s2s_ckpt_tensor tensor = *like;
-    if (has_no_boxes(like)) {
-        tensor.is_plain = true;
-        tensor.is_part = false;
-        tensor.place = (struct ckpt_location){.file = -1};
-    } else {
-        ckpt_set_boxes(&tensor, like->boxes, like->n_chunks);
-    }
-    return tensor;
-}
-
 void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
 {
     if (has_no_boxes(tensor) || tensor->places)

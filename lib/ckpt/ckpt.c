@@ -208,7 +208,6 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     if (ckpt->dir_fd >= 0)
         close(ckpt->dir_fd);
     ckpt_drop_tables(ckpt);
-    ckpt_reduced_free(ckpt->reduced);
     json_decref(ckpt->file_idx);
     json_decref(ckpt->other_names);
     json_decref(ckpt->texts);
@@ -250,73 +249,15 @@ static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struc
     return 0;
 }
 
-static int compare_name(const struct s2s_ckpt_tensor *tensor, const char *name, size_t len)
-{
-    const int order = strncmp(tensor->name, name, len);
-    return order ? order : tensor->name[len] != 0;
-}
-
-/* The one of n sorted tensors with this name, mostly at *expected; NULL: none. */
-static const struct s2s_ckpt_tensor *find_name(const struct s2s_ckpt_tensor *tensors, size_t n,
-                                               size_t *expected, const char *name, size_t len)
-{
-    size_t low = 0, high = n, at = *expected;
-    while (low < high) {
-        if (at < low || at >= high)
-            at = low + (high - low) / 2;
-        const int order = compare_name(&tensors[at], name, len);
-        if (order == 0) {
-            *expected = at + 1;
-            return &tensors[at];
-        }
-        if (order < 0)
-            low = at + 1;
-        else
-            high = at;
-    }
-    return NULL;
-}
-
-const struct s2s_ckpt_tensor *ckpt_sorted_tensor(struct s2s_ckpt *ckpt, const char *name,
-                                                 size_t len)
-{
-    return ckpt->n_sorted ? find_name(ckpt->tensors + ckpt->first_sorted, ckpt->n_sorted,
-                                      &ckpt->sorted_idx, name, len)
-                          : NULL;
-}
-
-/* Checkpoints that are compared have the same names, mostly in the same order, and so have files of
- * several ranks. */
-const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
-{
-    const struct s2s_ckpt *like = ckpt->like;
-    const struct s2s_ckpt_tensor *known =
-        like ? find_name(like->tensors, like->n_tensors, &ckpt->like_idx, name, len) : NULL;
-    if (!known)
-        known = ckpt_sorted_tensor(ckpt, name, len);
-    return known ? known->name : NULL;
-}
-
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err)
-{
-    int rc = ckpt_add_tensor_named(ckpt, tensor, name, len, err);
-    if (rc < 0)
-        return rc;
-    const char *known = ckpt_known_name(ckpt, name, len);
-    (*tensor)->name = known ? known : ckpt_arena_text(ckpt, name, len);
-    return 0;
-}
-
-int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
-                          size_t len, struct s2s_error *err)
 {
     int rc = check_name(ckpt, name, len, err);
     if (rc < 0)
         return rc;
     s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
     *tensor = &ckpt->tensors[ckpt->n_tensors++];
-    **tensor = (struct s2s_ckpt_tensor){.name = name};
+    **tensor = (struct s2s_ckpt_tensor){.name = ckpt_arena_text(ckpt, name, len)};
     return 0;
 }
 

@@ -109,24 +109,7 @@ struct s2s_ckpt_object {
  * that is not read.
  */
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err);
-/* The same, for comparison with another checkpoint `like` (kept; may be NULL): names that both have
- * are shared in memory. */
-int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s_ckpt *like,
-                       struct s2s_error *err);
 void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
-
-/*
- * Reduces the memory of a checkpoint that was opened like another. Of each weight that both have in
- * the same dtype and shape, only the location of its bytes stays (some ten bytes); of the rest,
- * only the files. From then on tensors are available only through s2s_ckpt_counterpart; anything
- * lent before is invalid. others [n_others], borrowed: checkpoints reduced before; if one of them
- * has all weights at the same locations, both share one table.
- */
-void s2s_ckpt_reduce(struct s2s_ckpt *ckpt, struct s2s_ckpt *const *others, size_t n_others);
-/* The tensor of a reduced checkpoint that corresponds to this tensor, or view of one, of the
- * checkpoint that it was opened like; lent until the next call. NULL: none. */
-const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
-                                                   const struct s2s_ckpt_tensor *tensor);
 
 /* safetensors' save_model writes a tensor with several names (tied matrices) under the one that
  * sorts first, and the others into the metadata. Adds them to the tensors, over the same bytes, for
@@ -249,6 +232,10 @@ int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
 /* A view of a flattened tensor (s2s_ckpt_orig_shape) in its original shape, lent until close, that
  * is read like any tensor. Other tensors are returned as they are. */
 const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
+                                                   const struct s2s_ckpt_tensor *tensor);
+/* What another checkpoint has in place of this tensor, or view of one: of the same name, dtype and
+ * shape; lent until its close. NULL: nothing. */
+const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *other,
                                                    const struct s2s_ckpt_tensor *tensor);
 /* Streams the stored bytes of an object (len_bytes) to sink. Only for objects that have some (file
  * is not NULL). */

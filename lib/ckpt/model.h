@@ -41,8 +41,6 @@ void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
  * their places, initially in no file (-1), unless allocated before. */
 void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t n_chunks);
 void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor);
-/* A tensor with the same name, dtype, shape and boxes, without places. */
-struct s2s_ckpt_tensor ckpt_cut_like(const struct s2s_ckpt_tensor *like);
 /* Set what s2s_ckpt_orig_shape (NULL: none) and ckpt_stored return. */
 void ckpt_keep_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
                           const int64_t *shape);
@@ -109,36 +107,27 @@ struct s2s_ckpt {
     struct s2s_blocks arena;          /* names, shapes, boxes, places */
     struct ckpt_vector *vectors;      /* NULL, or a cache of shapes and boxes in it (arena.c) */
     struct ckpt_location *last_store; /* NULL, or that of the last tensor that is a part, in it */
-    /* Names are shared with those of `like` (NULL: none), where the next is expected at like_idx,
-     */
-    const struct s2s_ckpt *like;
-    size_t like_idx;
-    /* and with those of our n_sorted tensors from first_sorted on, which are sorted, where the next
-     * is expected at sorted_idx. */
-    size_t first_sorted, n_sorted, sorted_idx;
-    size_t chunk_idx;               /* chunk that s2s_ckpt_read read last: the next is near */
-    void *scratch;                  /* CKPT_SCRATCH bytes for s2s_ckpt_read; NULL until needed */
-    char *piece;                    /* for ckpt_piece; NULL until needed */
-    struct ckpt_crc *crcs;          /* NULL, or CRC-32s of storages being read (read.c) */
-    struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was verified (verify.c) */
-    bool no_links;                  /* files of this format are never links: refuse those */
-    bool warned_no_crc;             /* ckpt_warn_no_crc has warned */
-    char *warned_opaque;            /* NULL, or the classes of the last warning (ckpt_warn_opaque)
-                                     */
-    const char *part;               /* NULL, or the part of a model that this is ("llm") */
-    size_t name_bytes;              /* total length of names of tensors and objects */
-    struct ckpt_copy *copies;       /* of FSDP ranks: only `verify` reads them */
+    size_t chunk_idx;                 /* chunk that s2s_ckpt_read read last: the next is near */
+    void *scratch;                    /* CKPT_SCRATCH bytes for s2s_ckpt_read; NULL until needed */
+    char *piece;                      /* for ckpt_piece; NULL until needed */
+    struct ckpt_crc *crcs;            /* NULL, or CRC-32s of storages being read (read.c) */
+    struct ckpt_verified *verified;   /* NULL, or storages whose CRC-32 was verified (verify.c) */
+    bool no_links;                    /* files of this format are never links: refuse those */
+    bool warned_no_crc;               /* ckpt_warn_no_crc has warned */
+    char *warned_opaque;              /* NULL, or the classes of the last warning (ckpt_warn_opaque)
+                                       */
+    const char *part;                 /* NULL, or the part of a model that this is ("llm") */
+    size_t name_bytes;                /* total length of names of tensors and objects */
+    struct ckpt_copy *copies;         /* of FSDP ranks: only `verify` reads them */
     size_t n_copies, cap_copies;
     struct ckpt_location *rank_places; /* NULL, or memory of the places of FSDP ranks' chunks */
     size_t n_left_values;              /* values of rank files with tensors that are not read */
     size_t n_left_states;              /* rank folders whose optimizer is not among the tensors */
-    json_t *rank_values;          /* NULL, or how many merged rank folders had a value, by name */
-    struct ckpt_reduced *reduced; /* NULL, or the compact form of s2s_ckpt_reduce */
+    json_t *rank_values; /* NULL, or how many merged rank folders had a value, by name */
 };
 
 /* Frees tensors, objects, members and common state. The files stay known. */
 void ckpt_drop_tables(struct s2s_ckpt *ckpt);
-void ckpt_reduced_free(struct ckpt_reduced *reduced); /* NULL is a no-op */
 
 /* Finds the file called name: in the folder, or among a .nemo's members. NOTFOUND, FORMAT, OPEN,
  * IO. */
@@ -186,15 +175,6 @@ int ckpt_check_name_len(const char *name, size_t len, struct s2s_error *err);
  * FORMAT: the name is not UTF-8 or too long, or all names together are. */
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err);
-/* The same for a zero-terminated name that is kept, not copied: it must live as long as the
- * checkpoint. */
-int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
-                          size_t len, struct s2s_error *err);
-/* A name like this in a checkpoint whose names are shared, as lasting as ours; NULL: none. */
-const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len);
-/* The tensor of this name among our n_sorted; NULL: none. */
-const struct s2s_ckpt_tensor *ckpt_sorted_tensor(struct s2s_ckpt *ckpt, const char *name,
-                                                 size_t len);
 /* Adds an object likewise; name is copied. */
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
                     size_t len, struct s2s_error *err);

@@ -381,6 +381,7 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
 
 /* Sums in float64; the mean is then cast like any float64. */
 struct mean {
+    const struct s2s_ckpt_tensor **others; /* [n_others], of the piece's source */
     double *sum;
     char *bytes;
 };
@@ -393,10 +394,8 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     int rc = 0;
     for (size_t k = 0; k < of && rc == 0; k++) {
         struct s2s_ckpt *ckpt = k ? plan->others[k - 1] : plan->source;
-        const struct s2s_ckpt_tensor *t =
-            k ? s2s_ckpt_counterpart(ckpt, piece->source) : piece->source;
-        rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
-               : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
+        rc = s2s_ckpt_read(ckpt, k ? mean->others[k - 1] : piece->source, begin, box, mean->bytes,
+                           err);
         if (rc == 0 && k == 0)
             s2s_ckpt_numbers(mean->sum, mean->bytes, s->from, n);
         else if (rc == 0)
@@ -423,13 +422,21 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     /* walk in boxes of S2S_CKPT_PIECE bytes of float64 */
     if (!plan->sums)
         plan->sums = s2s_xalloc_aligned(2 * S2S_CKPT_PIECE);
-    const struct mean mean = {.sum = plan->sums, .bytes = (char *)plan->sums + S2S_CKPT_PIECE};
+    const struct mean mean = {.others = s2s_xmalloc(plan->n_others * sizeof *mean.others),
+                              .sum = plan->sums,
+                              .bytes = (char *)plan->sums + S2S_CKPT_PIECE};
+    for (size_t k = 0; k < plan->n_others && rc == 0; k++) {
+        mean.others[k] = s2s_ckpt_counterpart(plan->others[k], piece->source);
+        if (!mean.others[k])
+            rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
+    }
     s2s_ckpt_walk_begin(&walk, piece->size, piece->source->n_dims, sizeof(double));
     while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
         for (int d = 0; d < piece->source->n_dims; d++)
             begin[d] = piece->begin[d] + walk.begin[d];
         rc = mean_piece(plan, piece, begin, walk.box, s, &mean, err);
     }
+    free(mean.others);
     return rc;
 }
 

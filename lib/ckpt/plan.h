@@ -49,7 +49,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_targe
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;
     /* For an average: the other checkpoints (kept). Floating tensors are the mean of source and
-     * these, which were opened like source and then reduced (s2s_ckpt_reduce). */
+     * these, which have the same weights. */
     struct s2s_ckpt **others;
     size_t n_others;
     struct s2s_ckpt_target *targets;
@@ -132,7 +132,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
 /* Verifies the CRC-32 of every source storage that streaming did not verify because it was not read
  * completely. DIGEST, IO. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* The same for one source tensor and its counterparts in the others of a mean. */
+/* The same for one source tensor and those of its name in the others of a mean. */
 int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
                             struct s2s_error *err);
 

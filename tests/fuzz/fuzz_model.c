@@ -84,15 +84,14 @@ static void put_files(json_t *files)
 }
 
 /* as if another format's reader had filled it */
-/* like: NULL, or beside which */
-static struct s2s_ckpt *open_as(const json_t *root, const struct s2s_ckpt *like)
+static struct s2s_ckpt *open_as(const json_t *root)
 {
     static const char *const formats[] = {"torch_dist", "dcp", "nemo", "torch", "mp_rank"};
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *part = json_string_value(json_object_get(root, "part"));
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ckpt *ckpt;
-    int rc = s2s_ckpt_open_like(&ckpt, folder, like, &err);
+    int rc = s2s_ckpt_open(&ckpt, folder, &err);
     folder_demand(rc, &err);
     if (rc < 0)
         return NULL;
@@ -260,10 +259,8 @@ static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
     struct s2s_outfile *file;
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
-    if (json_is_true(json_object_get(root, "average")) && (others[0] = open_as(root, ckpt)))
-        s2s_ckpt_reduce(others[0], NULL, 0);
-    if (others[0] && (others[1] = open_as(root, ckpt)))
-        s2s_ckpt_reduce(others[1], others, 1);
+    for (size_t i = 0; i < 2 && json_is_true(json_object_get(root, "average")); i++)
+        others[i] = open_as(root);
     plan.n_others = (others[0] != NULL) + (others[1] != NULL);
     for (size_t i = 0; i < n; i++)
         if (!plan.n_others || s2s_ckpt_can_average(tensors[i].dtype))
@@ -320,7 +317,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     put_files(json_object_get(root, "files"));
     put_tensors(json_object_get(root, "tensors"));
     char *map = map_of(root);
-    struct s2s_ckpt *ckpt = open_as(root, NULL);
+    struct s2s_ckpt *ckpt = open_as(root);
     if (ckpt)
         try_model(ckpt, root, map);
     s2s_ckpt_close(ckpt);

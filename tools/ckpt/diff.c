@@ -340,7 +340,7 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     struct s2s_printout to = {.out = NULL};
     int rc = s2s_ckpt_open(&a.ckpt, opt->a, err);
     if (rc == 0)
-        rc = s2s_ckpt_open_like(&b.ckpt, opt->b, a.ckpt, err);
+        rc = s2s_ckpt_open(&b.ckpt, opt->b, err);
     if (rc == 0)
         rc = ckpt_check_out(opt->common.out, b.ckpt, err);
     if (rc == 0)

@@ -109,7 +109,7 @@ static enum ckpt_output output_of(const struct ckpt_job_options *opt, const stru
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                     struct s2s_error *err)
 {
-    int rc = s2s_ckpt_open_like(ckpt, path, job->ckpt, err);
+    int rc = s2s_ckpt_open(ckpt, path, err);
     if (rc == 0 && job->opt->from && strcmp(job->opt->from, s2s_ckpt_format(*ckpt)) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
                              job->opt->from);
@@ -280,7 +280,6 @@ static int check_alike(const struct job *job, const struct s2s_ckpt *other, stru
     return rc;
 }
 
-/* Opens the other inputs one by one and reduces each before the next, as there may be many. */
 static int open_others(struct job *job, struct s2s_error *err)
 {
     int rc = check_dtypes(job, err);
@@ -290,8 +289,6 @@ static int open_others(struct job *job, struct s2s_error *err)
         rc = open_one(job, job->opt->in[i], other, err);
         if (rc == 0)
             rc = check_alike(job, *other, err);
-        if (rc == 0)
-            s2s_ckpt_reduce(*other, job->others, job->n_others - 1);
     }
     return rc;
 }
@@ -329,7 +326,7 @@ void ckpt_job_close(struct job *job)
 {
     for (size_t i = 0; i < job->n_others; i++)
         s2s_ckpt_close(job->others[i]);
-    s2s_ckpt_close(job->ckpt); /* last, as the others use its names */
+    s2s_ckpt_close(job->ckpt);
     free(job->others);
     free(job->sources);
     json_decref(job->config);

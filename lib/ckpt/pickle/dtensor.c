@@ -4,7 +4,6 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/names.h"
-#include "lib/ckpt/packed.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 
 static int bad(const struct ckpt_node *node, const char *what, struct s2s_error *err)
@@ -33,8 +32,8 @@ static bool is_of(const struct ckpt_node *node, const char *name)
 
 bool ckpt_is_wrapped(const struct ckpt_node *node)
 {
-    if (node->kind == CKPT_TENSOR)
-        return ckpt_view_more(node) != NULL;
+    if (node->kind == CKPT_DTENSOR)
+        return true;
     return ckpt_is(node, "torch._utils", "_rebuild_wrapper_subclass") && node->kind == CKPT_RECORD;
 }
 
@@ -125,9 +124,14 @@ static const struct ckpt_node *slot(const struct ckpt_node *node, const char *na
                                                                : NULL;
 }
 
-static int take_record(struct ckpt_dtensor *tensor, const struct ckpt_node *node,
-                       struct s2s_error *err)
+int ckpt_dtensor_of(struct ckpt_dtensor *tensor, const struct ckpt_node *node,
+                    struct s2s_error *err)
 {
+    if (node->kind == CKPT_DTENSOR) {
+        *tensor = *node->dtensor;
+        return 0;
+    }
+    *tensor = (struct ckpt_dtensor){.n_dims = 0};
     const struct ckpt_node *args = node->items[1], *class = args->n ? args->items[0] : NULL;
     if (!class || class->kind != CKPT_GLOBAL)
         return bad(node, "it names no class", err);
@@ -138,74 +142,11 @@ static int take_record(struct ckpt_dtensor *tensor, const struct ckpt_node *node
         return bad(node, "no _spec", err);
     int rc = ckpt_view_of(local, &tensor->local, err);
     if (rc == 0)
-        return local && ckpt_is_wrapped(local) && local->items[1]->n &&
-                       local->items[1]->items[0]->kind == CKPT_GLOBAL
+        return local && local->kind == CKPT_RECORD && ckpt_is_wrapped(local) &&
+                       local->items[1]->n && local->items[1]->items[0]->kind == CKPT_GLOBAL
                    ? unknown(local->items[1]->items[0], "DTensor with parts of class", err)
                    : bad(node, "no _local_tensor", err);
     return rc < 0 ? rc : take_spec(tensor, spec, node, err);
-}
-
-/* ---- packed DTensors ---- */
-
-/* What is packed beside the view: the whole tensor's shape, the axes that those of the mesh cut,
- * and the mesh's place among those of the pickle; numbers as in packed.h. */
-static void take_packed(struct ckpt_dtensor *tensor, const struct ckpt_pickle *pickle,
-                        const struct ckpt_node *node)
-{
-    struct s2s_error none = S2S_ERROR_INIT;
-    const char *at = ckpt_view_more(node);
-    (void)ckpt_view_of(node, &tensor->local, &none);
-    tensor->mesh = pickle->meshes[ckpt_unpack(&at)];
-    tensor->n_mesh_dims = (int)ckpt_unpack(&at);
-    for (int m = 0; m < tensor->n_mesh_dims; m++)
-        tensor->cut[m] = (int)ckpt_unpack(&at) - 1;
-    tensor->n_dims = (int)ckpt_unpack(&at);
-    ckpt_unpack_ints(&at, tensor->shape, tensor->n_dims);
-}
-
-int ckpt_dtensor_of(struct ckpt_dtensor *tensor, const struct ckpt_pickle *pickle,
-                    const struct ckpt_node *node, struct s2s_error *err)
-{
-    *tensor = (struct ckpt_dtensor){.n_dims = 0};
-    if (node->kind != CKPT_TENSOR)
-        return take_record(tensor, node, err);
-    take_packed(tensor, pickle, node);
-    return 0;
-}
-
-/* The place of a mesh, which most tensors of a file share, among those of the pickle; SIZE_MAX:
- * there are too many. */
-static size_t place_of(struct ckpt_pickle *pickle, const struct ckpt_node *mesh)
-{
-    enum { MOST = 256 };
-    for (size_t i = pickle->n_meshes; i > 0; i--)
-        if (pickle->meshes[i - 1] == mesh)
-            return i - 1;
-    if (pickle->n_meshes == MOST)
-        return SIZE_MAX;
-    s2s_grow(&pickle->meshes, pickle->n_meshes, &pickle->cap_meshes, sizeof *pickle->meshes);
-    pickle->meshes[pickle->n_meshes] = (struct ckpt_node *)mesh;
-    return pickle->n_meshes++;
-}
-
-bool ckpt_dtensor_put(struct s2s_buf *out, struct ckpt_pickle *pickle, const struct ckpt_node *node)
-{
-    struct ckpt_dtensor tensor = {.n_dims = 0};
-    struct s2s_error later = S2S_ERROR_INIT; /* reported when the tensor is added, with its name */
-    struct s2s_buf more = S2S_BUF_INIT;
-    const size_t place =
-        take_record(&tensor, node, &later) < 0 ? SIZE_MAX : place_of(pickle, tensor.mesh);
-    if (place == SIZE_MAX)
-        return false;
-    ckpt_pack(&more, place);
-    ckpt_pack(&more, (uint64_t)tensor.n_mesh_dims);
-    for (int m = 0; m < tensor.n_mesh_dims; m++)
-        ckpt_pack(&more, (uint64_t)(tensor.cut[m] + 1));
-    ckpt_pack(&more, (uint64_t)tensor.n_dims);
-    ckpt_pack_ints(&more, tensor.shape, tensor.n_dims);
-    const bool put = ckpt_view_put_more(out, &tensor.local, false, &more);
-    s2s_buf_release(&more);
-    return put;
 }
 
 /* ---- the mesh ---- */

@@ -29,18 +29,12 @@ struct ckpt_dtensor {
                               * repeats the tensor */
 };
 
-/* Is it a tensor of a class of its own, such as a DTensor, or a packed DTensor? */
+/* Is it a tensor of a class of its own, such as a DTensor? */
 bool ckpt_is_wrapped(const struct ckpt_node *node);
-/* Reads a tensor of this pickle for which ckpt_is_wrapped is true. UNSUPPORTED, with its name: of
- * another class, or placed in another way than by Shard and Replicate; FORMAT: no such DTensor can
- * be. */
-int ckpt_dtensor_of(struct ckpt_dtensor *tensor, const struct ckpt_pickle *pickle,
-                    const struct ckpt_node *node, struct s2s_error *err);
-/* Appends such a tensor as a CKPT_TENSOR's text is (view.h), and its mesh to those of the pickle.
- * false: ckpt_dtensor_of would fail, or it has a storage with a long name, or there are too many
- * meshes. */
-bool ckpt_dtensor_put(struct s2s_buf *out, struct ckpt_pickle *pickle,
-                      const struct ckpt_node *node);
+/* Reads a tensor for which ckpt_is_wrapped is true. UNSUPPORTED, with its name: of another class,
+ * or placed in another way than by Shard and Replicate; FORMAT: no such DTensor can be. */
+int ckpt_dtensor_of(struct ckpt_dtensor *tensor, const struct ckpt_node *node,
+                    struct s2s_error *err);
 /* Reads a DTensor's mesh. Gives: free mesh->ranks. FORMAT. */
 int ckpt_mesh_of(struct ckpt_mesh *mesh, const struct ckpt_node *node, struct s2s_error *err);
 

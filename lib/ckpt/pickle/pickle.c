@@ -6,9 +6,8 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/names.h"
 #include "lib/ckpt/pickle/opcodes.h"
-#include "lib/ckpt/pickle/pairs.h"
 
-enum { MAX_STACK = 1 << 26, AHEAD = 64 };
+enum { MAX_STACK = 1 << 26, MAX_MARKS = 1 << 22, AHEAD = 64 };
 
 /* Nodes take up to some 60 bytes per byte of pickle read; only copies of copies take more. */
 enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
@@ -25,10 +24,8 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
     if (!pickle)
         return;
     s2s_blocks_release(&pickle->arena);
-    s2s_blocks_release(&pickle->kept);
-    s2s_blocks_release(&pickle->names);
+    s2s_blocks_release(&pickle->rest);
     s2s_buf_release(&pickle->opaque);
-    free(pickle->meshes);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
 
@@ -51,23 +48,27 @@ int ckpt_pickle_truncated(struct pickle_machine *m)
 
 /* ---- nodes ---- */
 
+static struct ckpt_node *new_node(struct pickle_machine *m, enum ckpt_kind kind, bool lasts)
+{
+    struct ckpt_node *node = s2s_blocks_alloc(lasts ? &m->out->arena : &m->out->rest, sizeof *node);
+    node->kind = (uint8_t)kind;
+    node->lasts = lasts;
+    node->offset = (uint32_t)m->op_at;
+    return node;
+}
+
 struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind)
 {
-    enum { AT_ONCE = 64 };
-    if (m->n_nodes == 0) {
-        m->nodes = ckpt_pickle_alloc(m->out, AT_ONCE * sizeof *m->nodes);
-        m->n_nodes = AT_ONCE;
-    }
-    struct ckpt_node *node = &m->nodes[--m->n_nodes];
-    *node = (struct ckpt_node){.kind = (uint8_t)kind, .offset = (uint32_t)m->op_at};
-    return node;
+    return new_node(m, kind,
+                    kind != CKPT_LIST && kind != CKPT_TUPLE && kind != CKPT_SET &&
+                        kind != CKPT_DICT && kind != CKPT_RECORD && kind != CKPT_PERSID);
 }
 
 struct ckpt_node *ckpt_pickle_known(struct pickle_machine *m, struct ckpt_node **known,
                                     enum ckpt_kind kind, int64_t value)
 {
     if (!*known) {
-        *known = ckpt_pickle_new_node(m, kind);
+        *known = new_node(m, kind, true);
         (*known)->i = value;
     }
     return *known;
@@ -90,7 +91,7 @@ static void reserve(struct pickle_machine *m, struct ckpt_node *node, size_t mor
     if (node->cap - node->n < more) {
         size_t twice = (size_t)node->cap * 2, cap = node->n + more;
         cap = cap < twice ? twice : cap;
-        struct ckpt_node **items = ckpt_pickle_alloc(m->out, cap * sizeof *items);
+        struct ckpt_node **items = s2s_blocks_alloc(&m->out->rest, cap * sizeof *items);
         if (node->n)
             memcpy(items, node->items, node->n * sizeof *items);
         node->items = items;
@@ -104,16 +105,10 @@ void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, stru
     node->items[node->n++] = item;
 }
 
-/* stack position of the last mark, or -1 */
-static int64_t mark_pos(struct pickle_machine *m)
-{
-    return m->n_marks ? (int64_t)m->marks[m->n_marks - 1] : -1;
-}
-
 /* the lowest stack position that opcodes may pop */
 static size_t floor_pos(struct pickle_machine *m)
 {
-    return m->n_marks ? m->marks[m->n_marks - 1] : 0;
+    return m->n_marks ? m->marks[m->n_marks - 1].pos : 0;
 }
 
 struct ckpt_node *ckpt_pickle_pop(struct pickle_machine *m)
@@ -134,13 +129,67 @@ int ckpt_pickle_underflow(struct pickle_machine *m)
 struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
                                       struct ckpt_node **items, size_t n)
 {
-    struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
+    /* the offset of a chunk, a tuple of numbers, is fetched again for its place */
+    bool lasts = kind == CKPT_TUPLE && m->taker && m->taker->item;
+    for (size_t i = 0; i < n && lasts; i++)
+        lasts = items[i]->lasts && items[i]->kind != CKPT_TUPLE;
+    struct ckpt_node *node = new_node(m, kind, lasts);
     if (n) {
-        node->items = ckpt_pickle_alloc(m->out, n * sizeof *items);
+        node->items = s2s_blocks_alloc(lasts ? &m->out->arena : &m->out->rest, n * sizeof *items);
         memcpy(node->items, items, n * sizeof *items);
     }
     node->n = node->cap = (uint32_t)n;
     return node;
+}
+
+/* ---- marks ---- */
+
+void ckpt_pickle_change(struct pickle_machine *m, const struct ckpt_node *node)
+{
+    m->oldest = node->offset < m->oldest ? node->offset : m->oldest;
+}
+
+static int op_mark(struct pickle_machine *m)
+{
+    if (m->n_marks >= MAX_MARKS)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "more than 2^22 marks");
+    s2s_grow(&m->marks, m->n_marks, &m->cap_marks, sizeof *m->marks);
+    m->marks[m->n_marks++] = (struct pickle_mark){.pos = m->n_stack,
+                                                  .op_at = m->op_at,
+                                                  .n_passing = m->n_passing,
+                                                  .oldest = m->oldest,
+                                                  .rest = s2s_blocks_mark(&m->out->rest)};
+    m->oldest = UINT32_MAX;
+    return 0;
+}
+
+/* Pops the last mark; NULL: there is none. It is lent until the next is pushed, and its `oldest` is
+ * that of what was changed since. */
+static struct pickle_mark *take_mark(struct pickle_machine *m)
+{
+    if (m->n_marks == 0)
+        return NULL;
+    struct pickle_mark *mark = &m->marks[--m->n_marks];
+    const uint32_t before = mark->oldest;
+    mark->oldest = m->oldest;
+    m->oldest = before < m->oldest ? before : m->oldest;
+    return mark;
+}
+
+/* Drops what was made since the mark and does not last: nothing older refers to it but the memo. */
+static void drop_since(struct pickle_machine *m, const struct pickle_mark *mark)
+{
+    struct ckpt_node *none = NULL;
+    if (mark->oldest < mark->op_at || m->needed > mark->op_at)
+        return;
+    while (m->n_passing > mark->n_passing) {
+        struct ckpt_node **entry = &m->memo[m->passing[--m->n_passing]];
+        if ((*entry)->lasts)
+            continue;
+        none = none ? none : new_node(m, CKPT_FORGOTTEN, true);
+        *entry = none;
+    }
+    s2s_blocks_rewind(&m->out->rest, &mark->rest);
 }
 
 /* Pops n values into a new container. */
@@ -155,13 +204,12 @@ static int push_popped(struct pickle_machine *m, enum ckpt_kind kind, size_t n)
 /* Pops the values above the last mark, and the mark, into a new container. */
 static int push_marked(struct pickle_machine *m, enum ckpt_kind kind)
 {
-    int64_t mark = mark_pos(m);
-    if (mark < 0)
+    const struct pickle_mark *mark = take_mark(m);
+    if (!mark)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
-    size_t n = m->n_stack - (size_t)mark;
+    size_t n = m->n_stack - mark->pos;
     if (kind == CKPT_DICT && n % 2)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
-    m->n_marks--;
     m->n_stack -= n;
     return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
 }
@@ -177,13 +225,6 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
     if (index > m->n_ops)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
     m->n_memoized++;
-    if (!m->wanted.all) {
-        size_t place;
-        if (!ckpt_pickle_is_wanted(&m->wanted, index, &place))
-            return 0;
-        index = place;
-    }
-    node->in_memo = true;
     while (index >= m->cap_memo) {
         size_t cap = m->cap_memo ? m->cap_memo * 2 : 256;
         m->memo = s2s_xrealloc(m->memo, cap, sizeof *m->memo);
@@ -191,22 +232,19 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
         m->cap_memo = cap;
     }
     m->memo[index] = node;
+    if (m->needed < SIZE_MAX && !node->lasts) {
+        s2s_grow(&m->passing, m->n_passing, &m->cap_passing, sizeof *m->passing);
+        m->passing[m->n_passing++] = (size_t)index;
+    }
     return 0;
 }
 
 static int memo_get(struct pickle_machine *m, uint64_t index)
 {
-    if (!m->wanted.all) {
-        size_t place;
-        if (index < m->n_memoized && !ckpt_pickle_is_wanted(&m->wanted, index, &place)) {
-            m->n_forgotten++;
-            return ckpt_pickle_push(m,
-                                    ckpt_pickle_known(m, &m->known.forgotten, CKPT_FORGOTTEN, 0));
-        }
-        index = index < m->n_memoized ? place : UINT64_MAX;
-    }
     if (index >= m->cap_memo || !m->memo[index])
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo entry that was never set");
+    if (m->memo[index]->kind == CKPT_FORGOTTEN && m->memo[index]->offset > m->missed)
+        m->missed = m->memo[index]->offset;
     return ckpt_pickle_push(m, m->memo[index]);
 }
 
@@ -241,78 +279,66 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
 {
     struct ckpt_node *node = pos >= floor_pos(m) && pos < m->n_stack ? m->stack[pos] : NULL;
     if (node && node->kind == CKPT_RECORD && may_hold(node)) {
-        if (!node->items[3])
+        if (!node->items[3]) {
+            ckpt_pickle_change(m, node);
             node->items[3] = ckpt_pickle_new_node(m, kind);
+        }
         node = node->items[3];
     }
     return node && node->kind == kind ? node : NULL;
 }
 
-/* Offers a value (width 1) or a key and value to the taker; 0: it is to be added here. */
-static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
+/* Offers the values on the stack from `begin` on, of which `width` belong together, to the taker,
+ * and leaves those there that it does not take. *last: do all that are left? */
+static int offer(struct pickle_machine *m, size_t begin, size_t width, bool *last)
 {
-    if (m->packs)
-        ckpt_pickle_pack_item(m, width == 2 ? &item[0] : NULL, &item[width - 1]);
-    if (m->packs || !m->taker)
-        return 0;
-    return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
-}
-
-/* Counts a value that was taken from the list; consecutive ones share a node. */
-static void add_taken(struct pickle_machine *m, struct ckpt_node *list)
-{
-    struct ckpt_node *last = list->n ? list->items[list->n - 1] : NULL;
-    /* one with a cap is in use by its taker */
-    if (!last || last->kind != CKPT_TAKEN || last->cap || last->i + last->n != m->n_taken) {
-        last = ckpt_pickle_new_node(m, CKPT_TAKEN);
-        last->i = m->n_taken;
-        ckpt_pickle_add_item(m, list, last);
+    const struct ckpt_pickle_taker *taker = m->taker && m->taker->item ? m->taker : NULL;
+    size_t kept = begin;
+    int rc = 0;
+    for (size_t i = begin; i < m->n_stack && rc >= 0; i += width) {
+        struct ckpt_node **item = &m->stack[i];
+        rc = taker ? taker->item(taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err)
+                   : 0;
+        for (size_t k = 0; k < width && rc == 0; k++) {
+            *last &= item[k]->lasts;
+            m->stack[kept++] = item[k];
+        }
     }
-    last->n++;
-    m->n_taken++;
+    m->n_stack = kept;
+    return rc < 0 ? rc : 0;
 }
 
 /* APPEND and SETITEM add one value or pair; APPENDS, SETITEMS and ADDITEMS (marked) all above the
  * mark. */
 static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
 {
-    size_t width = kind == CKPT_DICT ? 2 : 1, begin;
-    if (marked) {
-        int64_t mark = mark_pos(m);
-        if (mark < 0)
-            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
-        begin = (size_t)mark;
-        m->n_marks--;
-    } else {
-        if (m->n_stack - floor_pos(m) < width)
-            return ckpt_pickle_underflow(m);
-        begin = m->n_stack - width;
-    }
+    const size_t width = kind == CKPT_DICT ? 2 : 1;
+    const struct pickle_mark *mark = marked ? take_mark(m) : NULL;
+    if (marked && !mark)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
+    if (!marked && m->n_stack - floor_pos(m) < width)
+        return ckpt_pickle_underflow(m);
+    const size_t begin = marked ? mark->pos : m->n_stack - width;
+    bool last = marked;
     if ((m->n_stack - begin) % width)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
+    int rc = kind == CKPT_SET ? 0 : offer(m, begin, width, &last);
+    if (rc < 0)
+        return rc;
+    if (last && kind != CKPT_SET)
+        drop_since(m, mark);
     struct ckpt_node *node = begin ? target(m, begin - 1, kind) : NULL;
     if (!node)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT,
                                   kind == CKPT_DICT   ? "items for something that is not a dict"
                                   : kind == CKPT_LIST ? "items for something that is not a list"
                                                       : "items for something that is not a set");
-    int rc = 0;
-    if (!m->windowed)
-        reserve(m, node, m->n_stack - begin);
-    const bool in_dict = kind == CKPT_DICT && marked && m->packs;
-    for (size_t i = begin; i < m->n_stack && rc >= 0; i += width) {
-        const size_t n_pairs = in_dict ? ckpt_pickle_add_pairs(m, node, begin - 1, i) : 0;
-        i += n_pairs * width;
-        if (i >= m->n_stack)
-            break;
-        rc = kind == CKPT_SET ? 0 : take(m, &m->stack[i], width);
-        for (size_t k = 0; k < width && rc == 0; k++)
-            ckpt_pickle_add_item(m, node, m->stack[i + k]);
-        if (rc == 2)
-            add_taken(m, node);
-    }
+    ckpt_pickle_change(m, node);
+    reserve(m, node, m->n_stack - begin);
+    for (size_t i = begin; i < m->n_stack; i++)
+        node->items[node->n++] = m->stack[i];
     m->n_stack = begin;
-    return rc < 0 ? rc : 0;
+    return 0;
 }
 
 static int op_persid(struct pickle_machine *m)
@@ -334,29 +360,17 @@ static int op_pop(struct pickle_machine *m)
 {
     if (m->n_stack > floor_pos(m))
         m->n_stack--;
-    else if (m->n_marks)
-        m->n_marks--;
-    else
+    else if (!take_mark(m))
         return ckpt_pickle_underflow(m);
-    return 0;
-}
-
-static int op_mark(struct pickle_machine *m)
-{
-    if (m->n_marks >= MAX_STACK)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "more than 2^26 marks");
-    s2s_grow(&m->marks, m->n_marks, &m->cap_marks, sizeof *m->marks);
-    m->marks[m->n_marks++] = m->n_stack;
     return 0;
 }
 
 static int op_pop_mark(struct pickle_machine *m)
 {
-    int64_t mark = mark_pos(m);
-    if (mark < 0)
+    const struct pickle_mark *mark = take_mark(m);
+    if (!mark)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
-    m->n_marks--;
-    m->n_stack = (size_t)mark;
+    m->n_stack = mark->pos;
     return 0;
 }
 
@@ -460,19 +474,36 @@ static int run(struct pickle_machine *m, unsigned char op)
     }
 }
 
-/* Would a collection free much? */
-static bool worth_collecting(const struct pickle_machine *m)
-{
-    enum { BYTES_OF_A_TENSOR = 256 };
-    return !m->packs || m->n_packed * BYTES_OF_A_TENSOR > m->out->arena.used_bytes / 16;
-}
-
 /* Do nodes take far more memory than the pickle so far could need? Then it copies copies. */
 static bool is_bomb(const struct pickle_machine *m)
 {
     const struct ckpt_pickle *out = m->out;
-    const size_t used = out->arena.used_bytes + out->kept.used_bytes + out->names.used_bytes;
+    const size_t used = out->arena.used_bytes + out->rest.used_bytes;
     return used / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE;
+}
+
+static bool has_items(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_LIST || node->kind == CKPT_TUPLE || node->kind == CKPT_SET ||
+           node->kind == CKPT_DICT || node->kind == CKPT_RECORD || node->kind == CKPT_PERSID;
+}
+
+/* Is a value that was dropped part of the only one on the stack? */
+static bool holds_forgotten(struct pickle_machine *m)
+{
+    while (m->n_stack) {
+        struct ckpt_node *node = m->stack[--m->n_stack];
+        if (!node || node->is_seen)
+            continue;
+        if (node->kind == CKPT_FORGOTTEN)
+            return true;
+        node->is_seen = true;
+        for (uint32_t i = 0; has_items(node) && i < node->n; i++) {
+            s2s_grow(&m->stack, m->n_stack, &m->cap_stack, sizeof *m->stack);
+            m->stack[m->n_stack++] = node->items[i];
+        }
+    }
+    return false;
 }
 
 static int op_stop(struct pickle_machine *m)
@@ -482,13 +513,9 @@ static int op_stop(struct pickle_machine *m)
     /* passed to something that may call it */
     if (m->getattr.n_pushed || m->or.n_pushed)
         return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
-    if (m->windowed && worth_collecting(m)) { /* collect all but the tree */
-        m->cap_memo = 0;
-        m->known = (struct pickle_known){.none = NULL};
-        m->left_forgotten = ckpt_pickle_collect(m);
-    }
     m->out->root = m->stack[0];
     m->out->len = m->at;
+    m->left_forgotten = m->missed && holds_forgotten(m);
     return 0;
 }
 
@@ -499,8 +526,6 @@ static int run_all(struct pickle_machine *m)
             return s2s_error_set(m->err, S2S_E_UNSUPPORTED, "pickle: more than 4 GiB");
         if (m->filled - m->at < AHEAD && ckpt_pickle_fill(m, m->at + AHEAD) < 0)
             return m->io_rc;
-        if (m->windowed && m->out->arena.used_bytes > m->collect_at && worth_collecting(m))
-            (void)ckpt_pickle_collect(m);
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
         m->n_ops++;
@@ -524,11 +549,7 @@ static int run_machine(struct pickle_machine *m)
     free(m->stack);
     free(m->marks);
     free(m->memo);
-    s2s_buf_release(&m->run);
-    s2s_buf_release(&m->name);
-    s2s_buf_release(&m->packed[0]);
-    s2s_buf_release(&m->packed[1]);
-    s2s_buf_release(&m->alone);
+    free(m->passing);
     if (rc < 0)
         ckpt_pickle_release(m->out);
     return rc;
@@ -544,56 +565,44 @@ int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                                .mode = mode,
                                .out = pickle,
                                .err = err,
-                               .wanted = {.all = true}};
+                               .needed = SIZE_MAX};
     return run_machine(&m);
-}
-
-/* Parses once; all: without dropping values. *again: it failed, or may be wrong, because values
- * were dropped. */
-static int parse_mapped(struct pickle_machine *m, bool all, bool *again)
-{
-    struct ckpt_pickle *pickle = m->out;
-    m->wanted.all = all;
-    int rc = all ? 0 : ckpt_pickle_find_wanted(m);
-    if (rc == 0)
-        rc = run_machine(m);
-    *again = m->n_forgotten > 0 && (rc < 0 || m->left_forgotten);
-    if (*again && rc == 0)
-        ckpt_pickle_release(pickle);
-    free(m->wanted.bits);
-    free(m->wanted.rank);
-    return rc;
 }
 
 int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
                            struct s2s_error *err)
 {
+    enum { MAX_TRIES = 4 };
+    size_t needed = 0;
     bool again = false;
+    int rc, n_tries = 0;
     *pickle = (struct ckpt_pickle){.root = NULL};
     void *bytes = mmap(NULL, len + 1, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED)
         return s2s_error_errno(err, S2S_E_NOMEM, "%zu bytes", len);
-    const struct pickle_machine fresh = {.bytes = bytes,
-                                         .len = len,
-                                         .mode = mode,
-                                         .out = pickle,
-                                         .err = err,
-                                         .windowed = true,
-                                         .taker = taker,
-                                         .packs = !taker || !taker->item,
-                                         .fd = fd,
-                                         .pos = pos};
-    struct pickle_machine m = fresh;
-    int rc = parse_mapped(&m, false, &again);
-    if (again) {
-        if (taker && taker->again)
+    do {
+        struct pickle_machine m = {.bytes = bytes,
+                                   .len = len,
+                                   .mode = mode,
+                                   .out = pickle,
+                                   .err = err,
+                                   .windowed = true,
+                                   .taker = taker,
+                                   .needed = n_tries++ < MAX_TRIES ? needed : SIZE_MAX,
+                                   .fd = fd,
+                                   .pos = pos};
+        s2s_error_clear(err);
+        if (again && taker && taker->again)
             taker->again(taker->ctx);
-        ckpt_pickle_rewind(&m);
-        m = fresh;
-        rc = parse_mapped(&m, true, &again);
-    }
+        rc = run_machine(&m);
+        again = m.missed > 0 && (rc < 0 || m.left_forgotten);
+        needed = m.missed > needed ? m.missed : needed;
+        if (again && rc == 0)
+            ckpt_pickle_release(pickle);
+        (void)madvise(bytes, m.filled, MADV_DONTNEED);
+    } while (again);
     munmap(bytes, len + 1);
     return rc;
 }

@@ -31,28 +31,28 @@ enum ckpt_kind {
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
-    CKPT_DICT,      /* items: key, value, key, value, .., to be read with ckpt_pairs_next */
+    CKPT_DICT,      /* items: key, value, key, value, .. */
     CKPT_GLOBAL,    /* text: "module\nname"; n: length of the module's name */
     CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
     CKPT_PERSID,    /* items: the id */
     CKPT_LONG,      /* a string too large to keep: len is its length, n its length in Latin-1
                      * (UINT32_MAX: not Latin-1) */
-    CKPT_TAKEN,     /* in a list, stands for n values that a taker took, from the i-th on */
-    CKPT_TENSOR,    /* a tensor, whose record was packed into text (view.h) */
-    CKPT_PAIRS,     /* in a dict, as key and value, stands for n pairs (pairs.h) */
+    CKPT_TENSOR,    /* a plain tensor: view */
+    CKPT_DTENSOR,   /* a DTensor, if the taker asks for these: dtensor */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
-/* A value. There are dozens for each tensor of a .metadata, so it must not exceed 24 bytes. Equal
- * small values may share a node. */
+struct ckpt_view;
+struct ckpt_dtensor;
+
+/* A value. Equal small values may share a node. */
 struct ckpt_node {
-    uint8_t kind;   /* enum ckpt_kind */
-    bool opaque;    /* a global that is not in the short list, or a record of one. Of a string: its
-                     * text is not in the pickle's arena and is not moved */
-    bool shown : 1; /* it, or a part of it, is being converted to JSON: a value may contain itself
-                     */
-    bool is_kept : 1; /* it is in the pickle's `kept`, and is not moved */
-    bool in_memo : 1; /* while the pickle is parsed: the memo has it, to be fetched later */
+    uint8_t kind;     /* enum ckpt_kind */
+    bool opaque;      /* a global that is not in the short list, or a record of one */
+    bool shown : 1;   /* it, or a part of it, is being converted to JSON: a value may contain itself
+                       */
+    bool lasts : 1;   /* it is in the pickle's arena, and so is all that it consists of */
+    bool is_seen : 1; /* while the pickle is parsed */
     uint8_t mark;     /* for the use of whoever walks the tree; initially 0 */
     uint32_t n;       /* number of items; other meanings: see the kinds */
     union {
@@ -65,6 +65,8 @@ struct ckpt_node {
         double f;
         const char *text; /* not zero-ended */
         struct ckpt_node **items;
+        const struct ckpt_view *view;       /* lib/ckpt/pickle/view.h */
+        const struct ckpt_dtensor *dtensor; /* lib/ckpt/pickle/dtensor.h */
     };
 };
 
@@ -79,12 +81,8 @@ struct ckpt_pickle {
     struct ckpt_node *root;
     size_t len;              /* bytes of the pickle, including STOP */
     struct s2s_buf opaque;   /* opaque classes in it: "module.name, module.name" */
-    struct s2s_blocks arena; /* nodes and strings */
-    /* Memory that is never moved: packed tensors, and the keys of those in dicts, or longer names
-     * that end in them. To let these outlive the pickle, take all of names (s2s_blocks_take). */
-    struct s2s_blocks kept, names;
-    struct ckpt_node **meshes; /* of packed DTensors (dtensor.h) */
-    size_t n_meshes, cap_meshes;
+    struct s2s_blocks arena; /* texts, numbers, classes, tensors */
+    struct s2s_blocks rest;  /* containers and records, and what lasts no longer than these */
 };
 
 /*
@@ -106,19 +104,13 @@ bool ckpt_pickle_is_large(size_t len);
 struct ckpt_pickle_taker {
     void *ctx;
     /* Called for each pair added to a dict, and each value (key NULL) added to a list. 0: it is
-     * added; 1: it was taken, and is left out; 2: it was taken, and the list gets a CKPT_TAKEN,
-     * whose i counts such values from 0. Negative: failure. */
+     * added; 1: it was taken, and is left out. Negative: failure. */
     int (*item)(void *ctx, struct ckpt_node *key, struct ckpt_node *value, struct s2s_error *err);
-    /* The pickle is parsed again from the start: forget what was taken. */
+    /* The pickle is parsed anew from the start: forget what was taken. */
     void (*again)(void *ctx);
     /* Called for each storage that the pickle refers to, in order. */
     void (*storage)(void *ctx, const struct ckpt_node *persid);
-    /* Keys of tensors are kept with what a caller would put before them, so that it needs no copy
-     * (struct ckpt_pairs). Appends that of a dict to which keys [n], texts, seem to lead. */
-    void (*prefix)(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys, int n);
-    /* Returns a text like name [len] that will last, so that none is kept; NULL: there is none. */
-    const char *(*known)(void *ctx, const char *name, size_t len);
-    bool packs_dtensors; /* DTensors become CKPT_TENSOR, too; ckpt_is_wrapped is true of these */
+    bool dtensors; /* DTensors become CKPT_DTENSOR */
 };
 /*
  * The same for a pickle of at most len bytes at offset pos of a file, with only part of it in
@@ -126,15 +118,11 @@ struct ckpt_pickle_taker {
  * their node has only a length. (In protocol 2 bytes are encoded strings; these are not read
  * either.) Large strings are kept up to twelve megabytes in total.
  *
- * Values that no opcode fetches from the memo later are dropped once they are out of use; a first
- * pass over the opcodes finds which indices are fetched. Fetches after the name "all_local_plans",
- * where Megatron-Core repeats all its metadata, are ignored by that pass, and a dropped value that
- * is fetched there reads as CKPT_FORGOTTEN. If one of these remains in the tree, or parsing fails
- * after one was fetched, then taker->again is called and everything is parsed a second time,
- * without dropping values.
- *
- * Without taker->item, plain tensors in dicts and lists become CKPT_TENSOR, and many of them in a
- * dict CKPT_PAIRS.
+ * A dict or list is filled by some thousand values at a time. If each of these was taken, or lasts,
+ * all else that was made on the way is dropped; Megatron-Core repeats all its metadata at the end.
+ * Should an opcode fetch a dropped value from the memo, as few do, it reads as CKPT_FORGOTTEN. If
+ * one of these remains in the tree, or parsing fails after one was fetched, then taker->again is
+ * called and everything is parsed anew, without dropping what was made so early.
  */
 int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
@@ -159,7 +147,7 @@ static inline const char *ckpt_global_name(const struct ckpt_node *global, size_
 /* Is it a string with this text? */
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);
 /* The value of a string key in a dict, or in the dict that is a record's state; NULL: none. Only
- * the first 256 items are searched, and no CKPT_PAIRS. */
+ * the first 256 items are searched. */
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key);
 /* Sets *value to that of an int node; false: another kind. */
 bool ckpt_get_int(const struct ckpt_node *node, int64_t *value);

@@ -20,15 +20,16 @@ enum { PICKLE_FIRST_INT = -1, PICKLE_INTS = 1026, PICKLE_TEXTS = 64 };
  * empty tuple. NULL: not created yet. */
 struct pickle_known {
     struct ckpt_node *ints[PICKLE_INTS], *texts[PICKLE_TEXTS];
-    struct ckpt_node *none, *truth[2], *empty, *forgotten;
+    struct ckpt_node *none, *truth[2], *empty;
 };
 
-/* Which memo entries are fetched later: in a large pickle one in ten. The others are not stored. */
-struct pickle_wanted {
-    bool all;       /* unknown: store all */
-    uint64_t *bits; /* [n_words], one bit per index */
-    uint32_t *rank; /* [n_words]: number of bits set in the words before */
-    size_t n_words;
+/* A MARK on the stack, and what undoes all that was made since. */
+struct pickle_mark {
+    size_t pos;                  /* of the stack */
+    size_t op_at;                /* of the opcode */
+    size_t n_passing;            /* entries of the memo that do not last */
+    uint32_t oldest;             /* of the machine, at that time */
+    struct s2s_blocks_mark rest; /* of the pickle */
 };
 
 /* A function (getattr, or_) that a pickle may only call, at once, and only in one way. */
@@ -43,33 +44,31 @@ struct pickle_machine {
     enum ckpt_pickle_mode mode;
     struct ckpt_node **stack;
     size_t n_stack, cap_stack;
-    size_t *marks;
+    struct pickle_mark *marks;
     size_t n_marks, cap_marks;
     struct ckpt_node **memo;
     size_t cap_memo, n_memoized, n_ops;
-    struct ckpt_node *nodes; /* a block with n_nodes unused nodes */
-    size_t n_nodes;
     struct pickle_known known;
     struct pickle_function getattr, or ;
-    struct pickle_wanted wanted;
     struct ckpt_pickle *out;
     struct s2s_error *err;
     /* For ckpt_pickle_parse_file: bytes up to `filled` were read from the file, and those before
      * `given_back` were dropped again, so strings are copied. */
     bool windowed;                         /* false: all bytes are, and stay, in memory */
     const struct ckpt_pickle_taker *taker; /* NULL: nothing is taken */
-    bool packs;                            /* plain tensors become CKPT_TENSOR */
     int fd, io_rc;
     int64_t pos;
     size_t filled, given_back;
     size_t texts_bytes; /* bytes of large strings kept */
-    size_t collect_at;  /* garbage-collect when nodes and strings exceed this many bytes */
-    size_t n_packed;    /* tensors packed since the last collection */
-    struct s2s_buf run, name, packed[2]; /* for ckpt_pickle_add_pairs */
-    struct s2s_buf alone;                /* for ckpt_pickle_pack */
-    int64_t n_taken;                     /* values that CKPT_TAKEN nodes stand for */
-    size_t n_forgotten;                  /* fetches of dropped values */
-    bool left_forgotten;                 /* a dropped value is in the final tree */
+    /* What was made since a mark is dropped, unless it is still in use: values older than the mark
+     * were changed (`oldest`: the lowest offset of those that were since the last mark), or it was
+     * made before the opcode at `needed`. */
+    uint32_t oldest;
+    size_t needed;
+    size_t *passing; /* memo indices of values that do not last */
+    size_t n_passing, cap_passing;
+    size_t missed; /* dropped values were fetched, the last of which was dropped here; 0: none */
+    bool left_forgotten; /* one is in the final tree */
 };
 
 /* What the lists of classes say of a global. */
@@ -77,6 +76,8 @@ enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node);
 
 /* Zeroed memory, 8-byte aligned, that lives as long as the pickle. */
 void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len);
+/* To be called when a part is given to a container or record, which may be older than it. */
+void ckpt_pickle_change(struct pickle_machine *m, const struct ckpt_node *node);
 
 /* Set an error that names the current opcode and its offset, and return its code: the given one;
  * TRUNCATED (or why reading the file failed); FORMAT. */
@@ -112,32 +113,6 @@ int ckpt_pickle_fill(struct pickle_machine *m, size_t end);
 /* Skips a large string or byte string in the file, and pushes a node for it: with the text, or only
  * its length. */
 int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t len);
-/* Returns to the first byte and drops all bytes from memory. */
-void ckpt_pickle_rewind(struct pickle_machine *m);
-/* Sets m->wanted by scanning the opcodes without running them, then rewinds. Gives: free
- * m->wanted.bits and .rank. IO. */
-int ckpt_pickle_find_wanted(struct pickle_machine *m);
-/* Is this memo index fetched later? *place: number of such indices before it. */
-bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, size_t *place);
-/* Garbage collection: copies all nodes still in use into new memory and frees the old. Returns
- * whether a CKPT_FORGOTTEN is in use. */
-bool ckpt_pickle_collect(struct pickle_machine *m);
-
-/* ---- packing of tensors, which large pickles consist of (pickle_pack.c) ---- */
-
-/* Is it the record of a tensor that seems to be one for packing? */
-bool ckpt_pickle_may_pack(const struct pickle_machine *m, const struct ckpt_node *node);
-/* Appends it, packed; false: it is not as plain as it seemed. */
-bool ckpt_pickle_put_tensor(struct pickle_machine *m, struct s2s_buf *out,
-                            const struct ckpt_node *node);
-/* Turns the record into a CKPT_TENSOR, which takes a tenth of the memory, and less than a hundredth
- * for a DTensor. false: unchanged. */
-bool ckpt_pickle_pack(struct pickle_machine *m, struct ckpt_node *node);
-/* Packs the value of a list (key NULL) or dict, if it is a tensor, and its key, into memory that is
- * never moved. */
-void ckpt_pickle_pack_item(struct pickle_machine *m, struct ckpt_node **key,
-                           struct ckpt_node **value);
-
 /* Consumes a little-endian number of n_bytes bytes and calls op with it. */
 int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
                       int (*op)(struct pickle_machine *, uint64_t));

@@ -2,7 +2,9 @@
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/names.h"
+#include "lib/ckpt/pickle/dtensor.h"
 
 enum { MAX_CLASS = 4096 }; /* limit for the name of a module, and of a class */
 
@@ -362,6 +364,29 @@ static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckp
     return NULL;
 }
 
+/* Turns the record of a plain tensor, or of a DTensor that is wanted, into a node that lasts. What
+ * cannot be read stays as it is: that is reported when the tensor is added, with its name. */
+static struct ckpt_node *pack(struct pickle_machine *m, struct ckpt_node *node)
+{
+    struct ckpt_view view;
+    struct ckpt_dtensor dtensor;
+    struct s2s_error later = S2S_ERROR_INIT;
+    struct ckpt_node *packed = node;
+    if (ckpt_view_is_plain(node) && ckpt_view_of(node, &view, &later) > 0 &&
+        ckpt_box_numel(view.size, view.n_dims) > 0) {
+        packed = ckpt_pickle_new_node(m, CKPT_TENSOR);
+        packed->view = memcpy(ckpt_pickle_alloc(m->out, sizeof view), &view, sizeof view);
+    } else if (m->taker && m->taker->dtensors && ckpt_is_wrapped(node) &&
+               ckpt_dtensor_of(&dtensor, node, &later) == 0) {
+        packed = ckpt_pickle_new_node(m, CKPT_DTENSOR);
+        packed->dtensor =
+            memcpy(ckpt_pickle_alloc(m->out, sizeof dtensor), &dtensor, sizeof dtensor);
+        if (dtensor.mesh->offset > m->needed) /* it has not been needed before */
+            m->needed = m->op_at;
+    }
+    return packed;
+}
+
 /* The node for `global(*args)`. */
 static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
                 struct ckpt_node **out)
@@ -398,9 +423,11 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
         if (rc == 0 && (*out)->kind == CKPT_RECORD &&
             ckpt_is(first, "torch._utils", "_rebuild_wrapper_subclass"))
             (*out)->items[2] = args->items[3];
+        if (rc == 0)
+            *out = pack(m, *out);
         return rc;
     }
-    *out = record(m, global, args);
+    *out = pack(m, record(m, global, args));
     return 0;
 }
 
@@ -418,8 +445,10 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
     int rc = global == m->getattr.node ? attribute(m, args, &made)
              : global == m->or.node    ? combination(m, args, &made)
                                        : make(m, global, args, &made);
-    if (rc == 0 && names && made->kind == CKPT_RECORD)
+    if (rc == 0 && names && made->kind == CKPT_RECORD) {
+        ckpt_pickle_change(m, made);
         made->items[2] = names;
+    }
     return rc < 0 ? rc : ckpt_pickle_push(m, made);
 }
 
@@ -448,14 +477,16 @@ int ckpt_pickle_build(struct pickle_machine *m)
         return ckpt_pickle_underflow(m);
     if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
         return 0; /* attributes of an OrderedDict (its _metadata) are not needed */
-    if (node->kind != CKPT_RECORD && node->kind != CKPT_TENSOR)
+    const bool is_tensor = node->kind == CKPT_TENSOR || node->kind == CKPT_DTENSOR;
+    if (node->kind != CKPT_RECORD && !is_tensor)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is not an object");
-    if (node->kind == CKPT_TENSOR || (ckpt_is_of(node, "torch._utils") && !node->opaque))
+    if (is_tensor || (ckpt_is_of(node, "torch._utils") && !node->opaque))
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state that would replace a tensor's");
     if (node->items[2])
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");
     if (m->mode == CKPT_STRICT && has_key_twice(state))
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "field of an object set twice");
+    ckpt_pickle_change(m, node);
     node->items[2] = state;
     return 0;
 }

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/pickle/view.h"
 
 static const struct ckpt_node *global_of(const struct ckpt_node *node)
@@ -175,13 +174,12 @@ static json_t *list_json(struct printer *p, const struct ckpt_node *node, int de
 static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     json_t *dict = json_object();
-    struct ckpt_pairs pairs = {.dict = node};
-    while (ckpt_pairs_next(&pairs)) {
+    for (uint32_t i = 0; i < node->n; i += 2) {
         const bool in_key = p->in_key;
         p->in_key = true;
-        json_t *key = to_json(p, pairs.key, depth);
+        json_t *key = to_json(p, node->items[i], depth);
         p->in_key = in_key;
-        json_t *value = to_json(p, pairs.value, depth);
+        json_t *value = to_json(p, node->items[i + 1], depth);
         const char *text = json_string_value(key);
         const bool whole = text && strlen(text) == json_string_length(key);
         char *dumped = whole ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -215,7 +213,7 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
 /* As its record would be converted. */
 static json_t *tensor_json(struct printer *p, const struct ckpt_node *node)
 {
-    json_t *args = ckpt_view_args(node);
+    json_t *args = ckpt_view_args(node->view);
     const size_t n = 1 + json_array_size(args) + 2 * json_array_size(json_array_get(args, 2));
     if (n > p->left->nodes) {
         json_decref(args);
@@ -234,9 +232,8 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
         return json_sprintf("(%u bytes of text)", node->len);
     case CKPT_TENSOR:
         return tensor_json(p, node);
+    case CKPT_DTENSOR: /* they are in files of which no value is shown */
     case CKPT_FORGOTTEN:
-    case CKPT_TAKEN:
-    case CKPT_PAIRS:
     case CKPT_NONE:
         return json_null();
     case CKPT_BOOL:

@@ -1,9 +1,110 @@
-/* Opcodes that carry their value (numbers, strings), and reading of arguments. */
+/* Opcodes that carry their value (numbers, strings), and reading of arguments, from a window of the
+ * file if the pickle is large. */
 #include "lib/ckpt/pickle/pickle_internal.h"
+
+#include <sys/mman.h>
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/pickle/opcodes.h"
+
+/* Sanitizer builds make it small, so that small pickles exercise this. */
+#ifndef PICKLE_WINDOW
+#define PICKLE_WINDOW (1 << 20)
+#endif
+
+/* A tokenizer is a string of some ten megabytes, of which three copies are made later. */
+enum { WINDOW = PICKLE_WINDOW, MAX_TEXTS = 12 << 20 };
+
+/* ---- bytes ---- */
+
+/* Drops windows before the current opcode from memory. */
+static void give_back(struct pickle_machine *m)
+{
+    const size_t end = m->op_at / WINDOW * WINDOW;
+    if (end > m->given_back)
+        (void)madvise((char *)m->bytes + m->given_back, end - m->given_back, MADV_DONTNEED);
+    m->given_back = end;
+}
+
+int ckpt_pickle_fill(struct pickle_machine *m, size_t end)
+{
+    while (m->filled < end && m->filled < m->len) {
+        size_t n = m->len - m->filled < WINDOW ? m->len - m->filled : WINDOW;
+        m->io_rc = ckpt_pread(m->fd, (char *)m->bytes + m->filled, n, m->pos + (int64_t)m->filled,
+                              "pickle", m->err);
+        if (m->io_rc < 0)
+            return m->io_rc;
+        m->filled += n;
+        give_back(m);
+    }
+    return 0;
+}
+
+/* Skips n bytes without reading them. */
+static void skip(struct pickle_machine *m, size_t n)
+{
+    m->at += n;
+    if (m->filled < m->at)
+        m->filled = m->at;
+}
+
+/* ---- large strings ---- */
+
+bool ckpt_pickle_is_large(size_t len)
+{
+    return len > WINDOW / 16;
+}
+
+/* Sets *n to the length that the next len bytes, UTF-8, have in Latin-1; UINT32_MAX: not Latin-1.
+ */
+static int count_latin1(struct pickle_machine *m, size_t len, uint32_t *n)
+{
+    unsigned char piece[16 << 10];
+    bool half = false, odd = false;
+    *n = 0;
+    for (size_t done = 0; done < len && !odd;) {
+        const size_t now = len - done < sizeof piece ? len - done : sizeof piece;
+        m->io_rc =
+            ckpt_pread(m->fd, piece, now, m->pos + (int64_t)(m->at + done), "pickle", m->err);
+        if (m->io_rc < 0)
+            return m->io_rc;
+        for (size_t i = 0; i < now; i++) {
+            *n += !half;
+            odd |= !half && piece[i] >= 0x80 && piece[i] != 0xC2 && piece[i] != 0xC3;
+            half = !half && piece[i] >= 0x80;
+        }
+        done += now;
+    }
+    *n = odd || half ? UINT32_MAX : *n;
+    return 0;
+}
+
+int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t len)
+{
+    if (len > UINT32_MAX)
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
+    const bool is_text = kind == CKPT_STR;
+    const bool kept = is_text && m->mode != CKPT_CHECK && len <= MAX_TEXTS - m->texts_bytes &&
+                      !ckpt_pickle_encodes(ckpt_pickle_top(m));
+    struct ckpt_node *node = ckpt_pickle_new_node(m, is_text && !kept ? CKPT_LONG : kind);
+    node->len = (uint32_t)len;
+    if (kept) {
+        char *text = ckpt_pickle_alloc(m->out, len + 1);
+        m->io_rc = ckpt_pread(m->fd, text, len, m->pos + (int64_t)m->at, "pickle", m->err);
+        node->text = text;
+        m->texts_bytes += len;
+    } else if (is_text) {
+        m->io_rc = count_latin1(m, len, &node->n);
+    }
+    if (m->io_rc < 0)
+        return m->io_rc;
+    skip(m, len);
+    return ckpt_pickle_push(m, node);
+}
+
+/* ---- values ---- */
 
 static int push_int(struct pickle_machine *m, int64_t value)
 {

@@ -1,10 +1,9 @@
-/* Reads the calls that rebuild tensors, and writes them as short views. */
+/* Reads the calls that rebuild tensors. */
 #include "lib/ckpt/pickle/view.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/names.h"
-#include "lib/ckpt/packed.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 
 static int bad_view(const struct ckpt_node *node, const char *what, struct s2s_error *err)
@@ -100,34 +99,10 @@ static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args
     return 0;
 }
 
-/* Header of a packed tensor. It is followed by more_len bytes that are not the view's, the offset,
- * the elements of the storage, the sizes, the strides unless contiguous, and the storage's key. */
-struct packed {
-    uint8_t dtype, n_dims, key_len, more_len;
-    bool requires_grad, contiguous;
-};
-
-static void unpack(struct ckpt_view *view, const struct ckpt_node *node)
-{
-    const struct packed packed = *(const struct packed *)node->text;
-    const char *at = node->text + sizeof packed + packed.more_len;
-    const int n = packed.n_dims;
-    *view = (struct ckpt_view){.dtype = packed.dtype, .n_dims = n, .key_len = packed.key_len};
-    view->offset = (int64_t)ckpt_unpack(&at);
-    view->store_numel = (int64_t)ckpt_unpack(&at);
-    view->store_len = view->store_numel * (int64_t)s2s_dtype_size(view->dtype);
-    ckpt_unpack_ints(&at, view->size, n);
-    if (packed.contiguous)
-        ckpt_box_strides(view->stride, view->size, n);
-    else
-        ckpt_unpack_ints(&at, view->stride, n);
-    view->key = at;
-}
-
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err)
 {
     if (node && node->kind == CKPT_TENSOR) {
-        unpack(view, node);
+        *view = *node->view;
         return 1;
     }
     if (!node || node->kind != CKPT_RECORD)
@@ -161,11 +136,11 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
         ckpt_get_ints(args->items[3], view->stride, S2S_MAX_DIMS) != view->n_dims ||
         !ckpt_get_int(args->items[1], &view->offset))
         return bad_view(node, "bad size, stride or offset (at most 8 axes are read)", err);
+    view->requires_grad =
+        !v3 && args->n > 4 && args->items[4]->kind == CKPT_BOOL && args->items[4]->i;
     rc = check_bounds(node, view, err);
     return rc < 0 ? rc : 1;
 }
-
-/* ---- packing ---- */
 
 /* Only the arguments (storage, offset, size, stride, requires_grad, {}). */
 bool ckpt_view_is_plain(const struct ckpt_node *node)
@@ -176,50 +151,6 @@ bool ckpt_view_is_plain(const struct ckpt_node *node)
            args->items[5]->n == 0 && ckpt_is(node, "torch._utils", "_rebuild_tensor_v2");
 }
 
-_Static_assert(sizeof(struct packed) + UINT8_MAX + (2 + 2 * S2S_MAX_DIMS) * 10 + UINT8_MAX <=
-                   CKPT_MAX_PACKED,
-               "what is packed has its place in a struct ckpt_pairs");
-
-bool ckpt_view_put_more(struct s2s_buf *out, const struct ckpt_view *view, bool requires_grad,
-                        const struct s2s_buf *more)
-{
-    int64_t contiguous[S2S_MAX_DIMS];
-    if (view->key_len > UINT8_MAX || more->len > UINT8_MAX)
-        return false;
-    const size_t dims_bytes = (size_t)view->n_dims * sizeof *view->size;
-    ckpt_box_strides(contiguous, view->size, view->n_dims);
-    const bool same = memcmp(contiguous, view->stride, dims_bytes) == 0;
-    const struct packed head = {.dtype = (uint8_t)view->dtype,
-                                .n_dims = (uint8_t)view->n_dims,
-                                .key_len = (uint8_t)view->key_len,
-                                .more_len = (uint8_t)more->len,
-                                .requires_grad = requires_grad,
-                                .contiguous = same};
-    s2s_buf_add(out, &head, sizeof head);
-    s2s_buf_add(out, more->data, more->len);
-    ckpt_pack(out, (uint64_t)view->offset);
-    ckpt_pack(out, (uint64_t)view->store_numel);
-    ckpt_pack_ints(out, view->size, view->n_dims);
-    ckpt_pack_ints(out, view->stride, same ? 0 : view->n_dims);
-    s2s_buf_add(out, view->key, view->key_len);
-    return true;
-}
-
-const char *ckpt_view_more(const struct ckpt_node *packed)
-{
-    const struct packed *head = (const struct packed *)packed->text;
-    return head->more_len ? packed->text + sizeof *head : NULL;
-}
-
-bool ckpt_view_put(struct s2s_buf *out, const struct ckpt_node *node)
-{
-    struct ckpt_view view;
-    struct s2s_error later = S2S_ERROR_INIT; /* reported when the tensor is added, with its name */
-    const struct s2s_buf no_more = S2S_BUF_INIT;
-    return ckpt_view_of(node, &view, &later) > 0 && ckpt_box_numel(view.size, view.n_dims) > 0 &&
-           ckpt_view_put_more(out, &view, node->items[1]->items[4]->i != 0, &no_more);
-}
-
 static json_t *ints_json(const int64_t *values, int n)
 {
     json_t *list = json_array();
@@ -228,11 +159,9 @@ static json_t *ints_json(const int64_t *values, int n)
     return list;
 }
 
-json_t *ckpt_view_args(const struct ckpt_node *packed)
+json_t *ckpt_view_args(const struct ckpt_view *view)
 {
-    struct ckpt_view view;
-    unpack(&view, packed);
-    return json_pack("[s, I, o, o, b, {}]", "(storage)", (json_int_t)view.offset,
-                     ints_json(view.size, view.n_dims), ints_json(view.stride, view.n_dims),
-                     ((const struct packed *)packed->text)->requires_grad);
+    return json_pack("[s, I, o, o, b, {}]", "(storage)", (json_int_t)view->offset,
+                     ints_json(view->size, view->n_dims), ints_json(view->stride, view->n_dims),
+                     view->requires_grad);
 }

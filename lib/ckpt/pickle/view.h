@@ -17,6 +17,7 @@ struct ckpt_view {
     size_t key_len;
     int64_t store_numel; /* elements of the storage */
     int64_t store_len;   /* bytes of the storage */
+    bool requires_grad;  /* of a CKPT_TENSOR */
 };
 
 /* Sets key, lengths and dtype (NONE: untyped) of view to those of the storage that a persistent id
@@ -26,21 +27,10 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
  * UNSUPPORTED: a tensor that cannot be read. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 
-/* ---- packed tensors: the text of a CKPT_TENSOR ---- */
-
-enum { CKPT_MAX_PACKED = 768 };
-/* Is it the record of a plain tensor, by its arguments? */
+/* Is it the record of a plain tensor, by its arguments? If these can be read, and it is not empty,
+ * it becomes a CKPT_TENSOR. */
 bool ckpt_view_is_plain(const struct ckpt_node *node);
-/* Appends such a tensor, packed. false: it cannot be read, is empty, or has a storage with a long
- * name. */
-bool ckpt_view_put(struct s2s_buf *out, const struct ckpt_node *node);
-/* Appends a view, with up to 255 bytes that ckpt_view_more gives back. false: its storage has a
- * long name. */
-bool ckpt_view_put_more(struct s2s_buf *out, const struct ckpt_view *view, bool requires_grad,
-                        const struct s2s_buf *more);
-/* Those bytes of a CKPT_TENSOR; NULL: none. */
-const char *ckpt_view_more(const struct ckpt_node *packed);
-/* The arguments of the record that a CKPT_TENSOR was made of. Gives a reference. */
-json_t *ckpt_view_args(const struct ckpt_node *packed);
+/* The arguments of the record that the view of a CKPT_TENSOR was made of. Gives a reference. */
+json_t *ckpt_view_args(const struct ckpt_view *view);
 
 #endif

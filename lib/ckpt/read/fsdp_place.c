@@ -267,7 +267,7 @@ int ckpt_fsdp_put(struct ckpt_fsdp *f, const char *name, size_t len,
     int rc = take(f, &part, name, tensor, d, err);
     if (rc < 0)
         return rc;
-    const struct s2s_ckpt_tensor *first = ckpt_sorted_tensor(f->ckpt, name, len);
+    const struct s2s_ckpt_tensor *first = s2s_ckpt_find(f->ckpt, name);
     if (!first)
         return ckpt_fsdp_differ(f, S2S_E_NOTFOUND, "%s is in %s and not in %s", f->rank, 0, name,
                                 err);

@@ -457,18 +457,11 @@ static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
 {
-    return s2s_ckpt_open_like(out, path, NULL, err);
-}
-
-int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s_ckpt *like,
-                       struct s2s_error *err)
-{
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
     size_t len = strlen(path);
     while (len > 1 && path[len - 1] == '/')
         len--;
     ckpt->path = s2s_xstrndup(path, len);
-    ckpt->like = like;
     ckpt->dir_fd = AT_FDCWD;
     ckpt->iteration = -1;
     ckpt->format = "";

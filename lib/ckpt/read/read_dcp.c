@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/packed.h"
 #include "lib/ckpt/read/read_internal.h"
 
 enum {
@@ -47,16 +46,11 @@ static int bad_dtype(const struct ckpt_node *dtype, const struct ckpt_node *tens
  * (ckpt_pickle_taker), so that the whole tree is never in memory. */
 struct reading {
     struct s2s_ckpt *ckpt;
-    size_t len;  /* of .metadata */
-    bool sorted; /* all names are known, and sorted */
-    /* Packed boxes whose tensor has not appeared yet: n_dims, offset and size each. starts[k] is
-     * the offset in `boxes` of chunk number first + k. */
-    struct s2s_buf boxes;
-    size_t *starts, cap_starts;
-    size_t first, n_chunks, n_waiting; /* n_chunks: all taken so far */
-    size_t chunks_left;                /* limit for more, from the size of .metadata */
-    size_t names_left;                 /* limit for the bytes of names, which are all in the pickle
-                                        */
+    size_t len;         /* of .metadata */
+    bool sorted;        /* all names are known, and sorted */
+    size_t chunks_left; /* limit for more, from the size of .metadata */
+    size_t names_left;  /* limit for the bytes of names, which are all in the pickle
+                         */
 };
 
 enum { BOX = 2 * S2S_MAX_DIMS };
@@ -75,77 +69,14 @@ static int read_box(int64_t box[BOX], const struct ckpt_node *node)
     return n;
 }
 
-/* Takes a chunk out of the tree at once: one tensor may have a hundred thousand. */
-static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2s_error *err)
-{
-    int64_t box[BOX];
-    if (r->chunks_left == 0)
-        return bad_meta(node, "more chunks than the metadata has bytes for: a bomb", err);
-    const int n = read_box(box, node);
-    if (n < 0)
-        return 0; /* refused later, with its tensor's name */
-    s2s_grow(&r->starts, r->n_chunks - r->first, &r->cap_starts, sizeof *r->starts);
-    r->starts[r->n_chunks++ - r->first] = r->boxes.len;
-    ckpt_pack(&r->boxes, (uint64_t)n);
-    ckpt_pack_ints(&r->boxes, box, 2 * n);
-    r->n_waiting++;
-    r->chunks_left--;
-    return 2;
-}
-
-static void drop_boxes(struct reading *r)
-{
-    s2s_buf_release(&r->boxes);
-    free(r->starts);
-    r->starts = NULL;
-    r->cap_starts = r->n_waiting = 0;
-    r->first = r->n_chunks;
-}
-
-/* Stores the boxes in the CKPT_TAKEN that stands for them, in case another tensor refers to it:
- * `cap` is then 1 + the number of axes (else 0), and `text` points to the boxes. */
-static void give_boxes(struct reading *r, struct ckpt_node *taken,
-                       const struct s2s_ckpt_tensor *tensor, const int64_t *boxes)
-{
-    taken->cap = 1 + (uint32_t)tensor->n_dims;
-    taken->text = (const char *)boxes;
-    r->n_waiting -= taken->n;
-    if (r->n_waiting == 0)
-        drop_boxes(r);
-}
-
-/* Copies the boxes, of n axes each, that a CKPT_TAKEN stands for; false: they have another number
- * of axes. */
-static bool copy_taken(const struct reading *r, int64_t *boxes, int n,
-                       const struct ckpt_node *taken)
-{
-    const size_t len = 2 * (size_t)n;
-    if (taken->cap) {
-        const bool same = (int)taken->cap - 1 == n;
-        memcpy(boxes, taken->text, same ? len * taken->n * sizeof *boxes : 0);
-        return same;
-    }
-    const char *at = r->boxes.data + r->starts[(size_t)taken->i - r->first];
-    for (uint32_t i = 0; i < taken->n; i++, boxes += len) {
-        if ((int)ckpt_unpack(&at) != n)
-            return false;
-        ckpt_unpack_ints(&at, boxes, (int)len);
-    }
-    return true;
-}
-
-static int copy_boxes(const struct reading *r, int64_t *boxes, int n, const struct ckpt_node *list,
-                      struct s2s_error *err)
+static int copy_boxes(int64_t *boxes, int n, const struct ckpt_node *list, struct s2s_error *err)
 {
     int64_t box[BOX];
     for (uint32_t i = 0; i < list->n; i++) {
-        const struct ckpt_node *node = list->items[i];
-        const bool is_taken = node->kind == CKPT_TAKEN;
-        if (is_taken ? !copy_taken(r, boxes, n, node) : read_box(box, node) != n)
-            return bad_meta(node, "chunk with another number of axes than its tensor", err);
-        if (!is_taken)
-            memcpy(boxes, box, 2 * (size_t)n * sizeof *box);
-        boxes += 2 * (size_t)n * (is_taken ? node->n : 1);
+        if (read_box(box, list->items[i]) != n)
+            return bad_meta(list->items[i], "chunk with another number of axes than its tensor",
+                            err);
+        memcpy(boxes + 2 * (size_t)n * i, box, 2 * (size_t)n * sizeof *box);
     }
     return 0;
 }
@@ -179,24 +110,17 @@ static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
 {
     if (!list || list->kind != CKPT_LIST)
         return bad_meta(list, "tensor without a list of chunks", err);
-    struct ckpt_node *taken = list->n == 1 ? list->items[0] : NULL;
-    const bool fresh = taken && taken->kind == CKPT_TAKEN && !taken->cap;
     const int n = tensor->n_dims;
-    size_t n_chunks = 0;
-    for (uint32_t i = 0; i < list->n; i++)
-        n_chunks += list->items[i]->kind == CKPT_TAKEN ? list->items[i]->n : 1;
-    if (!fresh && n_chunks > r->chunks_left)
+    const size_t n_chunks = list->n;
+    if (n_chunks > r->chunks_left)
         return bad_meta(list, "more chunks than the metadata has bytes for: a bomb", err);
-    r->chunks_left -= fresh ? 0 : n_chunks;
+    r->chunks_left -= n_chunks;
     const size_t n_ints = 2 * (size_t)n * n_chunks;
     int64_t *boxes = s2s_try_calloc(n_ints, sizeof *boxes, "boxes", err);
-    int rc = boxes ? copy_boxes(r, boxes, n, list, err) : S2S_E_NOMEM;
+    int rc = boxes ? copy_boxes(boxes, n, list, err) : S2S_E_NOMEM;
     if (rc == 0) {
         sort_boxes(boxes, n_chunks, n);
-        const int64_t *kept = ckpt_arena_ints(r->ckpt, boxes, n_ints);
-        ckpt_set_boxes(tensor, kept, n_chunks);
-        if (fresh)
-            give_boxes(r, taken, tensor, kept);
+        ckpt_set_boxes(tensor, ckpt_arena_ints(r->ckpt, boxes, n_ints), n_chunks);
     }
     free(boxes);
     return rc;
@@ -494,32 +418,17 @@ static int end_names(struct reading *r, struct s2s_error *err)
     return rc;
 }
 
-/* Adds a name and points the node at the checkpoint's copy, as storage entries refer to it. */
-static int take_name(struct reading *r, struct ckpt_node *name, const struct ckpt_node *node,
-                     struct s2s_error *err)
-{
-    struct s2s_ckpt *ckpt = r->ckpt;
-    const size_t had = ckpt->n_tensors;
-    int rc = read_name(r, name, node, err);
-    if (rc < 0)
-        return rc;
-    name->text =
-        ckpt->n_tensors > had ? ckpt->tensors[had].name : ckpt->objects[ckpt->n_objects - 1].name;
-    name->opaque = true;
-    return 1;
-}
-
 static int take_item(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
                      struct s2s_error *err)
 {
     struct reading *r = ctx;
-    if (!key && ckpt_is(value, META, "ChunkStorageMetadata"))
-        return take_chunk(r, value, err);
     if (!key) /* dropped: Megatron-Core repeats everything in them */
         return ckpt_is_named(value, "WriteItem") || ckpt_is_named(value, "SavePlan") ||
                ckpt_is_named(value, "MCoreSavePlan");
-    if (key->kind == CKPT_STR && is_stored(value))
-        return r->sorted ? 0 : take_name(r, key, value, err);
+    if (key->kind == CKPT_STR && is_stored(value)) {
+        int rc = r->sorted ? 0 : read_name(r, key, value, err);
+        return rc < 0 ? rc : !r->sorted;
+    }
     const bool path = ckpt_is_path(key, value);
     const bool place = ckpt_is(key, META, "MetadataIndex");
     if ((!path && !place) || r->ckpt->n_tensors + r->ckpt->n_objects == 0)
@@ -538,8 +447,6 @@ static void take_again(void *ctx)
     r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
     r->chunks_left = r->len / MIN_CHUNK;
     r->names_left = r->len;
-    r->n_chunks = 0;
-    drop_boxes(r);
     r->sorted = false;
 }
 
@@ -594,6 +501,5 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
             rc = read_tree(&reading, pickle.root, err);
         ckpt_pickle_release(&pickle);
     }
-    drop_boxes(&reading);
     return rc < 0 ? s2s_error_add(err, rc, ".metadata") : 0;
 }

@@ -133,10 +133,6 @@ static int read_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *
     if (fd < 0)
         return fd;
     rc = read_boxes(ckpt, fd, first, err);
-    /* the next rank's file has its boxes of the same tensors */
-    ckpt->first_sorted = first;
-    ckpt->n_sorted = ckpt->n_tensors - first;
-    ckpt->sorted_idx = 0;
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
 }
 
@@ -170,7 +166,6 @@ static void join_boxes(struct s2s_ckpt *ckpt)
         ckpt->tensors[kept++] = joined;
     }
     ckpt->n_tensors = kept;
-    ckpt->n_sorted = 0;
 }
 
 /* Is `name`, or a rank's shard of it ("shard-00001-" is prepended), one of the files? */

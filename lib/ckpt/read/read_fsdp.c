@@ -142,8 +142,6 @@ static int sort_tensors(struct fsdp *f)
         if (strcmp(ckpt->tensors[i - 1].name, ckpt->tensors[i].name) == 0)
             return ckpt_fsdp_differ(&f->parts, S2S_E_FORMAT, "%s is there twice, in %s", 0, 0,
                                     ckpt->tensors[i].name, f->err);
-    ckpt->first_sorted = ckpt->sorted_idx = 0;
-    ckpt->n_sorted = ckpt->n_tensors;
     return 0;
 }
 
@@ -339,7 +337,6 @@ int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0)
         warn_of_states(&f, names, n);
     ckpt_free_list(names, n);
-    ckpt->n_sorted = 0;
     ckpt_fsdp_release(&f.parts);
     return rc;
 }

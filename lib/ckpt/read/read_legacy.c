@@ -24,7 +24,6 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
 }
 
 struct legacy {
-    struct ckpt_torch_naming naming; /* the first: callbacks get a pointer to either */
     struct ckpt_torch_walk *w;
     int fd;
     int64_t begin, len; /* range of the file fd */
@@ -77,10 +76,10 @@ static void take_again(void *ctx)
 /* ---- reading ---- */
 
 /* Parses the five pickles; their lengths are not stored. */
-static int parse_all(struct legacy *l)
+static int parse_all(struct legacy *l, const struct ckpt_torch_source *source)
 {
-    struct ckpt_pickle_taker object = ckpt_torch_taker(&l->naming);
-    object.storage = note_store;
+    const struct ckpt_pickle_taker object = {
+        .ctx = l, .storage = note_store, .dtensors = source->fsdp != NULL};
     const struct ckpt_pickle_taker keys = {.ctx = l, .item = take_key, .again = take_again};
     const struct ckpt_pickle_taker *const takers[N_PICKLES] = {[OBJECT] = &object, [KEYS] = &keys};
     struct s2s_error *err = l->w->err;
@@ -162,17 +161,15 @@ static int find_stores(struct legacy *l)
 int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source,
                            int fd, int64_t len)
 {
-    struct legacy l = {
-        .naming = {w->ckpt, source}, .w = w, .fd = fd, .begin = source->begin, .len = len};
+    struct legacy l = {.w = w, .fd = fd, .begin = source->begin, .len = len};
     struct ckpt_pickle *object = &l.pickles[OBJECT];
     w->is_legacy = true;
-    int rc = parse_all(&l);
+    int rc = parse_all(&l, source);
     if (rc == 0)
         rc = find_stores(&l);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, object, source->file);
     w->left = ckpt_json_limit(object->len);
-    s2s_blocks_take(&w->ckpt->arena, &object->names);
     if (rc == 0)
         rc = ckpt_torch_walk(w, object, source);
     for (int i = 0; i < N_PICKLES; i++)

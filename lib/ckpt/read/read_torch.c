@@ -5,29 +5,6 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/read/torch_zip.h"
 
-/* ---- names, while a pickle is parsed ---- */
-
-static void put_prefix(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys,
-                       int n)
-{
-    const struct ckpt_torch_naming *naming = ctx;
-    ckpt_torch_prefix(prefix, naming->source, keys, n);
-}
-
-static const char *find_name(void *ctx, const char *name, size_t len)
-{
-    const struct ckpt_torch_naming *naming = ctx;
-    return ckpt_known_name(naming->ckpt, name, len);
-}
-
-struct ckpt_pickle_taker ckpt_torch_taker(struct ckpt_torch_naming *naming)
-{
-    return (struct ckpt_pickle_taker){.ctx = naming,
-                                      .prefix = put_prefix,
-                                      .known = find_name,
-                                      .packs_dtensors = naming->source->fsdp != NULL};
-}
-
 /* ---- zip archives ---- */
 
 /* Keeps the storages among the archive's members, in the memory of these. */
@@ -56,8 +33,7 @@ static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t b
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                     int64_t len)
 {
-    struct ckpt_torch_naming naming = {w->ckpt, source};
-    const struct ckpt_pickle_taker taker = ckpt_torch_taker(&naming);
+    const struct ckpt_pickle_taker taker = {.dtensors = source->fsdp != NULL};
     struct ckpt_archive archive;
     struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
     int rc = ckpt_archive_begin(&archive, &span, w->err);
@@ -75,7 +51,6 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     if (rc < 0)
         return rc;
     w->left = ckpt_json_limit(archive.pickle.len);
-    s2s_blocks_take(&w->ckpt->arena, &archive.pickle.names);
     rc = ckpt_torch_walk(w, &archive.pickle, source);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, &archive.pickle, source->file);

@@ -67,10 +67,9 @@ int ckpt_torch_take_name(struct ckpt_torch_walk *w, size_t len)
 static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *made)
 {
     struct s2s_ckpt_tensor *tensor;
-    int rc = w->whole ? 0 : ckpt_torch_take_name(w, w->name.len);
+    int rc = ckpt_torch_take_name(w, w->name.len);
     if (rc == 0)
-        rc = w->whole ? ckpt_add_tensor_named(w->ckpt, &tensor, w->whole, w->name.len, w->err)
-                      : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
+        rc = ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
     if (rc < 0)
         return rc;
     const char *name = tensor->name;
@@ -105,7 +104,7 @@ int ckpt_torch_add_dtensor(struct ckpt_torch_walk *w, const struct ckpt_node *no
 {
     struct ckpt_dtensor dtensor;
     struct s2s_ckpt_tensor made;
-    int rc = ckpt_dtensor_of(&dtensor, w->pickle, node, w->err);
+    int rc = ckpt_dtensor_of(&dtensor, node, w->err);
     if (rc == 0)
         rc = ckpt_torch_tensor(w, &made, NULL, &dtensor.local);
     return rc < 0 ? s2s_error_add(w->err, rc, "%s", w->name.len ? w->name.data : "tensor")

@@ -1,9 +1,11 @@
 /* Walks the object tree of a torch.save file and adds its tensors and objects by name. */
 #include "lib/ckpt/read/torch_walk.h"
 
+#include <math.h>
+
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
-#include "lib/ckpt/pickle/pairs.h"
+#include "lib/ckpt/pickle/dtensor.h"
 #include "lib/ckpt/read/fsdp_place.h"
 
 enum {
@@ -13,6 +15,173 @@ enum {
     NAMES = 16  /* bytes of names per byte of pickle: in a list of bools each takes one byte, and
                  * its name is that of the list and its index */
 };
+
+/* ---- keys as parts of names ---- */
+
+/* As Python's repr: the fewest digits that identify the number, with an exponent below 1e-4 and
+ * from 1e16 on. */
+static void put_float(struct s2s_buf *name, double value)
+{
+    char text[40];
+    /* Normal numbers that 15 digits identify: start there, and strip trailing zeros below. */
+    int n_digits = isnormal(value) ? 14 : 0, exponent = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", n_digits++, value);
+    while (n_digits < 17 && strtod(text, NULL) != value);
+    const char *e = strchr(text, 'e');
+    for (const char *at = e; at && n_digits > 1 && at[-1] == '0'; at--)
+        n_digits--;
+    if (e)
+        exponent = (int)strtol(e + 1, NULL, 10);
+    if (!e || exponent < -4 || exponent >= 16)
+        s2s_buf_printf(name, "%.*e", n_digits - 1, value);
+    else
+        s2s_buf_printf(name, "%.*f", n_digits - 1 > exponent + 1 ? n_digits - 1 - exponent : 1,
+                       value);
+}
+
+/* Appends a dict's key to a name as Python prints it; depth: of the tuples around it. Tuples of
+ * keys work too; with `objects` also bytes, and objects (an enum's, a device) as the call that
+ * constructs them. false: the key cannot be part of a name; something may have been appended. */
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth, bool objects);
+
+/* Stops once the name is too long: a tuple may refer to one long string a million times. */
+static bool put_keys(struct s2s_buf *name, const struct ckpt_node *keys, int depth, bool objects)
+{
+    s2s_buf_putc(name, '(');
+    for (uint32_t i = 0; i < keys->n && name->len <= CKPT_MAX_NAME; i++) {
+        s2s_buf_puts(name, i ? ", " : "");
+        if (depth > 3 || !put_key(name, keys->items[i], depth + 1, objects))
+            return false;
+    }
+    return true;
+}
+
+static void put_bytes(struct s2s_buf *name, const struct ckpt_node *key)
+{
+    static const char hex[] = "0123456789abcdef";
+    s2s_buf_puts(name, "b'");
+    for (uint32_t i = 0; i < key->len && name->len <= CKPT_MAX_NAME; i++) {
+        const unsigned char c = (unsigned char)key->text[i];
+        if (c < ' ' || c > '~' || c == '\'' || c == '\\')
+            s2s_buf_add(name, (char[]){'\\', 'x', hex[c >> 4], hex[c & 15]}, 4);
+        else
+            s2s_buf_putc(name, (char)c);
+    }
+    s2s_buf_putc(name, '\'');
+}
+
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth, bool objects)
+{
+    switch (key->kind) {
+    case CKPT_STR:
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        s2s_buf_add(name, key->text, key->len);
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        return true;
+    case CKPT_INT:
+        s2s_buf_printf(name, "%lld", (long long)key->i);
+        return true;
+    case CKPT_BOOL:
+        s2s_buf_puts(name, key->i ? "True" : "False");
+        return true;
+    case CKPT_NONE:
+        s2s_buf_puts(name, "None");
+        return true;
+    case CKPT_FLOAT:
+        put_float(name, key->f);
+        return true;
+    case CKPT_GLOBAL: /* a dtype */
+        s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),
+                       key->text + key->n + 1);
+        return true;
+    case CKPT_TUPLE:
+        if (!put_keys(name, key, depth, objects))
+            return false;
+        s2s_buf_puts(name, key->n == 1 ? ",)" : ")");
+        return true;
+    case CKPT_BYTES:
+        if (!objects || !key->text)
+            return false;
+        put_bytes(name, key);
+        return true;
+    case CKPT_RECORD:
+        if (!objects || key->items[2] || key->items[3] ||
+            !put_key(name, key->items[0], depth, objects) ||
+            !put_keys(name, key->items[1], depth, objects))
+            return false;
+        s2s_buf_putc(name, ')');
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- keys that are there twice ---- */
+
+/* Is it a record or a container? */
+static bool has_parts(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_RECORD || node->kind == CKPT_DICT || node->kind == CKPT_LIST ||
+           node->kind == CKPT_TUPLE || node->kind == CKPT_SET;
+}
+
+static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ckpt_node *x = *(struct ckpt_node *const *)a, *y = *(struct ckpt_node *const *)b;
+    if (x->kind != y->kind)
+        return x->kind - y->kind;
+    if (x->kind == CKPT_STR)
+        return compare_keys(x->text, x->len, y->text, y->len);
+    if (x->kind == CKPT_INT)
+        return (x->i > y->i) - (x->i < y->i);
+    return (x > y) - (x < y);
+}
+
+static int there_twice(const struct ckpt_node *key, struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_FORMAT,
+                         "dict key at byte %u of the pickle is there twice: %.*s", key->offset,
+                         key->kind != CKPT_STR ? 0 : ckpt_shown_len(key->len, 200), key->text);
+}
+
+/* FORMAT if a dict has the key of a value with parts twice. Python would keep the last value; of
+ * two nested dicts or lists parts of both would be read, under names that do not collide. (Two
+ * tensors or objects of one name are refused elsewhere.) */
+static int check_keys(const struct ckpt_node *dict, struct s2s_error *err)
+{
+    size_t n = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        n += has_parts(dict->items[i + 1]);
+    if (n == 0 || dict->n < 4)
+        return 0;
+    const struct ckpt_node **keys = s2s_xmalloc(n * sizeof *keys);
+    n = 0;
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        if (has_parts(dict->items[i + 1]))
+            keys[n++] = dict->items[i];
+    qsort(keys, n, sizeof *keys, by_key);
+    for (size_t i = 1; i < n && rc == 0; i++)
+        if (by_key(&keys[i - 1], &keys[i]) == 0)
+            rc = there_twice(keys[i], err);
+    for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
+        if (!has_parts(dict->items[i + 1]) &&
+            bsearch(&dict->items[i], keys, n, sizeof *keys, by_key))
+            rc = there_twice(dict->items[i], err);
+    free(keys);
+    return rc;
+}
+
+/* ---- values ---- */
 
 static const char *shown_name(const struct ckpt_torch_walk *w)
 {
@@ -123,30 +292,15 @@ static void put_dot(struct s2s_buf *name)
         s2s_buf_putc(name, '.');
 }
 
-/* The text of the pickle that is the name of a pair's value, where w->name is what is before its
- * key; NULL: there is none. */
-static const char *whole_name(const struct ckpt_torch_walk *w, const struct ckpt_pairs *pair)
-{
-    const size_t len = w->name.len;
-    const struct ckpt_node *key = pair->key;
-    if (pair->name)
-        return len == pair->prefix_len && (!len || memcmp(pair->name, w->name.data, len) == 0)
-                   ? pair->name
-                   : NULL;
-    return !len && !w->ckpt->like && key->kind == CKPT_STR && key->opaque ? key->text : NULL;
-}
-
-/* pair: NULL, or of a dict; else it is the item of this index in a list. */
-static int walk_below(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, int64_t index,
+/* key: of a dict; NULL: it is the item of this index in a list. */
+static int walk_below(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
                       const struct ckpt_node *node, int depth)
 {
     size_t len = w->name.len;
-    const struct ckpt_node *key = pair ? pair->key : NULL;
     put_dot(&w->name);
-    w->whole = pair ? whole_name(w, pair) : NULL;
     if (!key) {
         s2s_buf_printf(&w->name, "%lld", (long long)index);
-    } else if (!ckpt_torch_put_key(&w->name, key, true)) {
+    } else if (!put_key(&w->name, key, 0, true)) {
         w->name.len = len;
         int rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
                                "dict key at byte %u: no name can be made of it", key->offset);
@@ -158,15 +312,9 @@ static int walk_below(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, 
         rc = ckpt_torch_take_name(w, w->name.len - len);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
-    w->whole = NULL;
     w->name.len = len;
     w->name.data[len] = 0;
     return rc;
-}
-
-static int walk_pair(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, int depth)
-{
-    return walk_below(w, pair, 0, pair->value, depth);
 }
 
 /* Unwraps OmegaConf's containers and values (NeMo's settings in Lightning's files), which all refer
@@ -203,10 +351,10 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
 {
     node = plain_conf(node);
     struct ckpt_view view;
-    if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || node->kind == CKPT_PAIRS ||
+    if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || node->kind == CKPT_DTENSOR ||
         is_odd_tensor(node))
         return 1;
-    if (!ckpt_torch_has_parts(node) || node->mark)
+    if (!has_parts(node) || node->mark)
         return node->mark == HOLDS;
     if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
@@ -226,7 +374,7 @@ static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
     const size_t len = w->name.len;
     if (key->kind == CKPT_INT || key->kind == CKPT_FLOAT)
         return 1;
-    const bool put = ckpt_torch_put_key(&w->name, key, false);
+    const bool put = put_key(&w->name, key, 0, false);
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";
     const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);
@@ -243,19 +391,18 @@ static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
  * one object, unless it contains tensors. */
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
-    struct ckpt_pairs pairs = {.dict = dict};
     int rc = 1;
     for (uint32_t i = 0; i < dict->n && rc > 0; i += 2) {
         const uint8_t kind = dict->items[i + 1]->kind;
-        rc = kind == CKPT_TENSOR || kind == CKPT_PAIRS ? 1 : can_name(w, dict->items[i]);
+        rc = kind == CKPT_TENSOR || kind == CKPT_DTENSOR ? 1 : can_name(w, dict->items[i]);
     }
     if (rc == 0)
         rc = holds_tensor(w, dict, depth);
     if (rc <= 0)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, dict);
-    rc = ckpt_torch_check_keys(dict, w->err);
-    while (rc == 0 && ckpt_pairs_next(&pairs))
-        rc = walk_pair(w, &pairs, depth);
+    rc = check_keys(dict, w->err);
+    for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
+        rc = walk_below(w, dict->items[i], 0, dict->items[i + 1], depth);
     return rc;
 }
 
@@ -306,14 +453,14 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
     int rc = 0;
     for (int p = 0; p < MODULE_PARTS && rc == 0; p++) {
         const struct ckpt_node *part = ckpt_get(module, module_parts[p]);
-        struct ckpt_pairs pairs = {.dict = part};
-        rc = ckpt_torch_check_keys(part, w->err);
-        while (rc == 0 && ckpt_pairs_next(&pairs)) {
-            const int skip = p == BUFFERS ? has_key(w, transient, pairs.key) : 0;
+        rc = check_keys(part, w->err);
+        for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
+            const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
+            const int skip = p == BUFFERS ? has_key(w, transient, key) : 0;
             if (skip < 0)
                 return skip;
-            if (pairs.value->kind != CKPT_NONE && !skip)
-                rc = walk_pair(w, &pairs, depth);
+            if (value->kind != CKPT_NONE && !skip)
+                rc = walk_below(w, key, 0, value, depth);
         }
     }
     return rc;
@@ -423,16 +570,15 @@ static bool is_stage(const char *name)
 /* A Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run. */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
-    struct ckpt_pairs pairs = {.dict = root};
     json_t *rest = json_object();
     bool has_model = false;
     int rc;
     if (root->kind != CKPT_DICT)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
     else
-        rc = ckpt_torch_check_keys(root, w->err);
-    while (rc == 0 && ckpt_pairs_next(&pairs)) {
-        const struct ckpt_node *key = pairs.key, *value = pairs.value;
+        rc = check_keys(root, w->err);
+    for (uint32_t i = 0; rc == 0 && i < root->n; i += 2) {
+        const struct ckpt_node *key = root->items[i], *value = root->items[i + 1];
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
@@ -441,7 +587,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (whole)
             rc = walk_node(w, value, 0);
         else if (stage)
-            rc = walk_pair(w, &pairs, 0);
+            rc = walk_below(w, key, 0, value, 0);
         else if (strcmp(name, "optimizer") == 0)
             w->ckpt->n_left_states += value->kind != CKPT_NONE;
         else
@@ -458,24 +604,10 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     return rc;
 }
 
-/* ---- names, while the pickle is parsed ---- */
-
-void ckpt_torch_prefix(struct s2s_buf *prefix, const struct ckpt_torch_source *source,
-                       const struct ckpt_node *const *keys, int n)
-{
-    s2s_buf_puts(prefix, source->prefix);
-    for (int i = source->model_only && n && ckpt_str_is(keys[0], "model"); i < n; i++) {
-        put_dot(prefix);
-        s2s_buf_add(prefix, keys[i]->text, keys[i]->len);
-    }
-    put_dot(prefix);
-}
-
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_pickle *pickle,
                     const struct ckpt_torch_source *source)
 {
     const struct ckpt_node *root = pickle->root;
-    w->pickle = pickle;
     s2s_buf_puts(&w->name, source->prefix);
     w->exact_left = w->left.text_bytes;
     w->names_left = NAMES * w->left.text_bytes;

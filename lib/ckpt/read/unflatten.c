@@ -163,6 +163,20 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
     return out;
 }
 
+const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *other,
+                                                   const struct s2s_ckpt_tensor *tensor)
+{
+    const struct s2s_ckpt_tensor *stored = ckpt_stored(tensor), *like = stored ? stored : tensor;
+    const struct s2s_ckpt_tensor *found = s2s_ckpt_find(other, like->name);
+    if (!found || found->dtype != like->dtype ||
+        !ckpt_same_shape(found->shape, found->n_dims, like->shape, like->n_dims))
+        return NULL;
+    if (stored)
+        found = tensor->n_dims == stored->n_dims ? ckpt_transposed(other, found)
+                                                 : s2s_ckpt_unflattened(other, found);
+    return found->n_dims == tensor->n_dims ? found : NULL;
+}
+
 /* Of ckpt_transposed: the stored strides, with the last two exchanged. */
 static void locate_transposed(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
                               const struct ckpt_chunk *stored, int n_dims)

@@ -320,19 +320,41 @@ static void pieces_lie_apart_and_are_zeroed(void **state)
         for (size_t k = 0; k < len[i]; k++)
             assert_int_equal(piece[i][k], i % 255 + 1);
     assert_string_equal(s2s_blocks_text(&blocks, "words and more", 5), "words");
-    /* taken over by others: empty ones, and some that have pieces */
-    struct s2s_blocks second = {.last = NULL}, third = {.last = NULL};
-    const char *text = s2s_blocks_text(&second, "of others", 9);
-    const size_t both = blocks.used_bytes + second.used_bytes;
-    s2s_blocks_take(&second, &blocks);
-    assert_int_equal(second.used_bytes, both);
-    assert_int_equal(blocks.used_bytes, 0);
-    s2s_blocks_take(&third, &second);
-    s2s_blocks_take(&third, &second);
-    assert_string_equal(s2s_blocks_text(&third, "more", 4), "more");
-    assert_string_equal(text, "of others");
     s2s_blocks_release(&blocks);
-    s2s_blocks_release(&third);
+    assert_null(blocks.last);
+}
+
+/* small and large pieces and texts, whose room is given again, zeroed; what was before stays */
+static void pieces_since_a_mark_are_given_back(void **state)
+{
+    enum { N = 300 };
+    struct s2s_blocks blocks = {.last = NULL};
+    for (size_t before = 0; before < N; before += 37) {
+        unsigned char *kept = NULL;
+        for (size_t i = 0; i < before; i++) {
+            const size_t len = i % 7 == 3 ? 70000 : 300;
+            kept = s2s_blocks_alloc(&blocks, len);
+            memset(kept, 1, len);
+        }
+        const char *text = s2s_blocks_text(&blocks, "before", 6);
+        const struct s2s_blocks_mark mark = s2s_blocks_mark(&blocks);
+        const size_t used = blocks.used_bytes;
+        for (size_t again = 0; again < 3; again++) {
+            for (size_t i = 0; i < N; i++) {
+                const size_t len = i % 5 == 2 ? 50000 : 8 * (i % 40);
+                unsigned char *piece = s2s_blocks_alloc(&blocks, len);
+                for (size_t k = 0; k < len; k++)
+                    assert_int_equal(piece[k], 0);
+                memset(piece, 2, len);
+                (void)s2s_blocks_text(&blocks, "after", 5);
+            }
+            s2s_blocks_rewind(&blocks, &mark);
+            assert_int_equal(blocks.used_bytes, used);
+            assert_string_equal(text, "before");
+            assert_true(!kept || kept[0] == 1);
+        }
+        s2s_blocks_release(&blocks);
+    }
     assert_null(blocks.last);
 }
 
@@ -447,6 +469,7 @@ int main(void)
         cmocka_unit_test(names_differ_by_letters_and_swaps),
         cmocka_unit_test(large_elements_are_sorted_and_equal_ones_keep_their_order),
         cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
+        cmocka_unit_test(pieces_since_a_mark_are_given_back),
         cmocka_unit_test(what_is_left_of_a_file_or_pipe_is_read),
         cmocka_unit_test(numbers_are_read_whole_or_refused),
         cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),

@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/pickle/pickle.h"
 
 static size_t most_shown = 1000;
@@ -438,6 +437,17 @@ static int take_texts(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
     return value->kind == CKPT_STR;
 }
 
+static int take_lists(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
+                      struct s2s_error *err)
+{
+    return key && value->kind == CKPT_LIST;
+}
+
+static void count_again(void *ctx)
+{
+    ++*(size_t *)ctx;
+}
+
 static void begin_again(void *ctx)
 {
     *(size_t *)ctx = 0;
@@ -548,7 +558,7 @@ static void large_texts_and_bytes(void **state)
     "{\"args\":[\"(storage)\"," offset "," size "," stride ",false,{}]," \
     "\"class\":\"torch._utils._rebuild_tensor_v2\"}"
 
-/* of a file plain tensors are packed, which nobody sees */
+/* plain tensors become nodes of their own, which nobody sees */
 static void tensors_are_as_they_were(void **state)
 {
     SHOWS_OPEN("}U\1a" TENSOR("K\0", "(K\2K\3t", "(K\3K\1t") "s.",
@@ -565,101 +575,83 @@ static void tensors_are_as_they_were(void **state)
                  "items for something that is not a dict");
 }
 
-enum { N_PAIRS = 60 };
-
-/* {"in": {"w0": tensor, "w1": tensor, ..}}, in which some are none, or again another */
-static void add_pairs(struct s2s_buf *bytes)
+/* parses what is in a file and says how often it began again; taker: as take_texts, or NULL */
+static char *shown_of_file(const struct s2s_buf *bytes,
+                           int (*item)(void *, struct ckpt_node *, struct ckpt_node *,
+                                       struct s2s_error *),
+                           size_t *n_again)
 {
-    static const char plain[] = TENSOR("K\1", "(K\2K\2t", "(K\2K\1t");
-    static const char empty[] = TENSOR("K\2", "(K\0t", "(K\5t");
-    s2s_buf_puts(bytes, "}(U\2in}(");
-    for (int i = 0; i < N_PAIRS; i++) {
-        s2s_buf_printf(bytes, "U%cw%02d", i == 25 ? 4 : 3, i);
-        if (i == 25)
-            s2s_buf_putc(bytes, 0);
-        if (i == 30)
-            s2s_buf_add(bytes, empty, sizeof empty - 1);
-        else if (i == 35)
-            s2s_buf_puts(bytes, "K\7");
-        else if (i > 40)
-            s2s_buf_puts(bytes, "h\11");
-        else
-            s2s_buf_add(bytes, plain, sizeof plain - 1);
-    }
-    s2s_buf_puts(bytes, "uu.");
+    struct ckpt_pickle pickle;
+    struct s2s_error err = S2S_ERROR_INIT;
+    const struct ckpt_pickle_taker taker = {.ctx = n_again, .item = item, .again = count_again};
+    FILE *file = tmpfile();
+    assert_int_equal(fwrite(bytes->data, 1, bytes->len, file), bytes->len);
+    fflush(file);
+    *n_again = 0;
+    int rc = ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes->len, CKPT_OPEN, &taker, &err);
+    most_shown = 100000;
+    char *text = shown_tree(&pickle, rc, &err);
+    most_shown = 1000;
+    fclose(file);
+    return text;
 }
 
-/* many tensors in a dict are packed together, which nobody sees either */
-static void many_tensors_are_as_they_were(void **state)
+/* {"in": {"w00": tensor, ..}}, filled by a few at a time, of which the later ones are those of the
+ * memo; `before` and `between` are opcodes before the dict and between the fillings */
+static void tensors_outlive_what_they_were_made_of(void **state)
 {
+    enum { N = 60, AT_ONCE = 5 };
     struct s2s_buf bytes = S2S_BUF_INIT, want = S2S_BUF_INIT;
-    add_pairs(&bytes);
+    size_t n_again;
+    s2s_buf_puts(&bytes, "}(U\2in}(");
     s2s_buf_puts(&want, "{\"in\":{");
-    for (int i = 0; i < N_PAIRS; i++) {
-        const char *value = i == 30   ? SHOWN("2", "[0]", "[5]")
-                            : i == 35 ? "7"
-                                      : SHOWN("1", "[2,2]", "[2,1]");
-        if (i != 25) /* which sorts as JSON of a text with a zero byte, before all others */
-            s2s_buf_printf(&want, "%s\"w%02d\":%s", i ? "," : "", i, value);
+    for (int i = 0; i < N; i++) {
+        s2s_buf_printf(&bytes, "U\3w%02d", i);
+        if (i < N / 2)
+            s2s_buf_add(&bytes, TENSOR("K\1", "(K\2K\2t", "(K\2K\1t"),
+                        sizeof TENSOR("K\1", "(K\2K\2t", "(K\2K\1t") - 1);
+        else
+            s2s_buf_puts(&bytes, "h\11");
+        s2s_buf_printf(&want, "%s\"w%02d\":%s", i ? "," : "", i, SHOWN("1", "[2,2]", "[2,1]"));
+        if (i % AT_ONCE == AT_ONCE - 1)
+            s2s_buf_puts(&bytes, i + 1 < N ? "u(" : "u");
     }
-    most_shown = 5000;
-    char *text = shown(bytes.data, bytes.len, CKPT_OPEN), *at = strstr(text, "\"w00");
-    most_shown = 1000;
-    assert_non_null(strstr(text, "w25\\\\u0000"));
-    assert_non_null(at);
-    at[strlen(at) - 2] = 0;
-    assert_string_equal(at, want.data + strlen("{\"in\":{"));
+    s2s_buf_puts(&bytes, "u.");
+    s2s_buf_puts(&want, "}}");
+    char *text = shown_of_file(&bytes, NULL, &n_again);
+    assert_string_equal(text, want.data);
+    assert_int_equal(n_again, 0);
     free(text);
     s2s_buf_release(&bytes);
     s2s_buf_release(&want);
 }
 
-static void put_path(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys, int n)
+/* lists are taken, and so dropped, with what is in them */
+static void values_are_dropped_unless_something_has_them(void **state)
 {
-    s2s_buf_puts(prefix, "at/");
-    for (int i = 0; i < n; i++)
-        s2s_buf_printf(prefix, "%.*s.", (int)keys[i]->len, keys[i]->text);
-}
-
-static const char *known_name(void *ctx, const char *name, size_t len)
-{
-    return len == 9 && memcmp(name, "at/in.w03", len) == 0 ? ctx : NULL;
-}
-
-/* keys are kept as the ends of longer names */
-static void keys_of_tensors_are_ends_of_names(void **state)
-{
-    struct s2s_buf bytes = S2S_BUF_INIT;
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct ckpt_pickle pickle;
-    char ours[] = "at/in.w03", want[16];
-    const struct ckpt_pickle_taker taker = {.ctx = ours, .prefix = put_path, .known = known_name};
-    add_pairs(&bytes);
-    FILE *file = tmpfile();
-    assert_int_equal(fwrite(bytes.data, 1, bytes.len, file), bytes.len);
-    fflush(file);
-    assert_int_equal(
-        ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_OPEN, &taker, &err), 0);
-    const struct ckpt_node *in = ckpt_get(pickle.root, "in");
-    struct ckpt_pairs pairs = {.dict = in};
-    assert_true(in->n < N_PAIRS);
-    for (int i = 0; i < N_PAIRS; i++) {
-        assert_true(ckpt_pairs_next(&pairs));
-        snprintf(want, sizeof want, "at/in.w%02d", i);
-        assert_memory_equal(pairs.key->text, want + 6, 3);
-        assert_int_equal(pairs.key->len, i == 25 ? 4 : 3);
-        assert_int_equal(pairs.value->kind == CKPT_TENSOR, i != 30 && i != 35);
-        if (!pairs.name)
-            continue;
-        assert_string_equal(pairs.name, want);
-        assert_int_equal(pairs.prefix_len, 6);
-        assert_int_equal(pairs.name == ours, i == 3);
+    static const struct {
+        const char *bytes, *want;
+        size_t n_again;
+    } cases[] = {
+        /* a list that is taken, then one that is not */
+        {"}(U\1a](K\1K\2eU\1bK\3u.", "{\"b\":3}", 0},
+        /* it is fetched: in another dict, as a key's value that is not taken */
+        {"](}(U\1a](K\1eq\1U\1bK\3u}(U\1ch\1\205ue.", "[{\"b\":3},{\"c\":[[1]]}]", 1},
+        /* fetched, and dropped once more */
+        {"](}(U\1a](K\1eq\1U\1bK\3u}(U\1ch\1ue.", "[{\"b\":3},{}]", 1},
+        /* an older list gets a list that was made in a dict whose other values are dropped */
+        {"]q\1(}(U\1ah\1](K\7e\205aN0U\1bK\5ue.", "[[[7]],{\"b\":5}]", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_buf bytes = S2S_BUF_INIT;
+        size_t n_again;
+        s2s_buf_puts(&bytes, cases[i].bytes);
+        char *text = shown_of_file(&bytes, take_lists, &n_again);
+        if (!s2s_starts_with(text, cases[i].want) || n_again != cases[i].n_again)
+            fail_msg("case %zu: %s, %zu times again", i, text, n_again);
+        free(text);
+        s2s_buf_release(&bytes);
     }
-    assert_non_null(pairs.name);
-    assert_false(ckpt_pairs_next(&pairs));
-    ckpt_pickle_release(&pickle);
-    fclose(file);
-    s2s_buf_release(&bytes);
 }
 
 /* a memo whose entries are not put in the order of their numbers */
@@ -792,8 +784,8 @@ int main(void)
         cmocka_unit_test(a_large_pickle_is_as_a_small_one),
         cmocka_unit_test(large_texts_and_bytes),
         cmocka_unit_test(tensors_are_as_they_were),
-        cmocka_unit_test(many_tensors_are_as_they_were),
-        cmocka_unit_test(keys_of_tensors_are_ends_of_names),
+        cmocka_unit_test(tensors_outlive_what_they_were_made_of),
+        cmocka_unit_test(values_are_dropped_unless_something_has_them),
         cmocka_unit_test(a_memo_may_be_numbered_in_any_way),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),

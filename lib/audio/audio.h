@@ -28,7 +28,9 @@ struct s2s_audio_info {
 
 /* One channel of sound. Release with s2s_audio_release. */
 struct s2s_audio {
-    float *data; /* [n_samples] */
+    float *data;  /* [n_samples]; NULL with s16 */
+    int16_t *s16; /* [n_samples] in place of data, where options ask for it and this is all of it */
+    bool is_lent; /* data or s16 is the options' space's: there until it is used again */
     size_t n_samples;
     int rate_hz;
     bool int16;               /* every sample is k / 32768: nothing was mixed or resampled */
@@ -50,6 +52,12 @@ struct s2s_audio_known;
 struct s2s_audio_known *s2s_audio_known_new(void);
 void s2s_audio_known_free(struct s2s_audio_known *known);
 
+/* Memory of one thread that decodes one clip after the other: files, and what becomes of them, lie
+ * where the last ones lay. */
+struct s2s_audio_space;
+struct s2s_audio_space *s2s_audio_space_new(void);
+void s2s_audio_space_free(struct s2s_audio_space *space);
+
 enum { S2S_AUDIO_ALL_CHANNELS = -2 };
 
 struct s2s_audio_options {
@@ -67,7 +75,9 @@ struct s2s_audio_options {
      * end; after another rate it is duration_s again, not the rounded number of samples before */
     bool fits;
     bool digest;                   /* fill xxh3 */
+    bool s16;                      /* give k of samples that are k / 32768, one and all */
     struct s2s_audio_known *known; /* borrowed, for files; may be NULL */
+    struct s2s_audio_space *space; /* borrowed; NULL: the sound has memory of its own */
 };
 
 #define S2S_AUDIO_OPTIONS_DEFAULT \
@@ -129,7 +139,7 @@ int s2s_audio_resample_to(float *out, int64_t n_out, const float *in, int64_t n,
 int64_t s2s_audio_mirrored(int64_t at, int64_t n);
 
 /* Is no sample as large as the smallest step of 16 bits? */
-bool s2s_audio_is_silent(const float *pcm, size_t n);
+bool s2s_audio_is_silent(const struct s2s_audio *audio);
 
 /* k / 32768 to k and back; the first rounds to nearest and clips. */
 void s2s_audio_to_s16(int16_t *out, const float *in, size_t n);

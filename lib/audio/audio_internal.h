@@ -45,6 +45,19 @@ void audio_known_find(struct audio_facts *facts, struct s2s_audio_known *known,
 void audio_known_add(struct s2s_audio_known *known, const struct stat *st,
                      const struct audio_facts *facts);
 
+struct audio_room {
+    void *data;
+    size_t cap_bytes;
+};
+
+struct s2s_audio_space {
+    struct audio_room file, chunk, decoded, changed;
+};
+
+/* At least len_bytes, in which what was there before still is. */
+void *audio_room_reserve(struct audio_room *room, size_t len_bytes);
+void audio_space_release(struct s2s_audio_space *space);
+
 /* Between these two, what codecs of this thread print to stderr is dropped. */
 void audio_quiet_begin(void);
 void audio_quiet_end(void);

@@ -11,9 +11,11 @@
 
 #include "lib/audio/audio_internal.h"
 #include "lib/io/digest.h"
+#include "lib/io/pread.h"
 
 enum {
-    CHUNK = 16384, /* values decoded at a time */
+    CHUNK = 16384,          /* values decoded at a time */
+    COPIED_BYTES = 4 << 20, /* a file that is read, not mapped */
 };
 
 int64_t s2s_audio_n_samples(double seconds, int rate_hz)
@@ -40,15 +42,18 @@ void s2s_audio_from_s16(float *out, const int16_t *in, size_t n)
         out[i] = (float)in[i] * (1.0f / 32768.0f);
 }
 
-bool s2s_audio_is_silent(const float *pcm, size_t n)
+bool s2s_audio_is_silent(const struct s2s_audio *audio)
 {
     enum { BLOCK = 4096 };
-    for (size_t i = 0; i < n; i += BLOCK) {
-        const size_t n_here = n - i < BLOCK ? n - i : BLOCK;
+    for (size_t i = 0; i < audio->n_samples; i += BLOCK) {
+        const size_t left = audio->n_samples - i, n = left < BLOCK ? left : BLOCK;
         float most = 0;
-        for (size_t k = 0; k < n_here; k++)
-            most = fabsf(pcm[i + k]) > most ? fabsf(pcm[i + k]) : most;
-        if (most >= 1.0f / 32768)
+        int any = 0;
+        for (size_t k = 0; audio->s16 && k < n; k++)
+            any |= audio->s16[i + k];
+        for (size_t k = 0; audio->data && k < n; k++)
+            most = fabsf(audio->data[i + k]) > most ? fabsf(audio->data[i + k]) : most;
+        if (any || most >= 1.0f / 32768)
             return false;
     }
     return true;
@@ -56,7 +61,10 @@ bool s2s_audio_is_silent(const float *pcm, size_t n)
 
 void s2s_audio_release(struct s2s_audio *audio)
 {
-    free(audio->data);
+    if (!audio->is_lent) {
+        free(audio->data);
+        free(audio->s16);
+    }
     *audio = (struct s2s_audio)S2S_AUDIO_INIT;
 }
 
@@ -304,50 +312,87 @@ static int check_finite(const float *x, size_t n, struct s2s_error *err)
                          isnan(x[i]) ? "NaN" : "infinite");
 }
 
-/* Reads up to n_wanted samples (known: that many are promised) into one channel, or all of them. */
-static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_wanted, int channel,
-                        struct s2s_error *err)
+/* One channel, or all, of n samples that the file has interleaved. */
+static void take_channels(float *to, const float *wide, int64_t n, int n_channels, int channel)
+{
+    if (n_channels == 1 || channel == S2S_AUDIO_ALL_CHANNELS)
+        memcpy(to, wide, (size_t)(n * n_channels) * sizeof *to);
+    else
+        mix_down(to, wide, n, n_channels, channel);
+}
+
+/* Up to n samples as floats. */
+static int64_t read_floats(struct reader *reader, float *to, int64_t n, int channel,
+                           struct audio_room *chunk)
 {
     const int n_channels = reader->info.n_channels;
-    const size_t width = channel == S2S_AUDIO_ALL_CHANNELS ? (size_t)n_channels : 1;
-    int64_t step = CHUNK / n_channels > 0 ? CHUNK / n_channels : 1;
-    float *wide = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide);
-    int16_t *wide16 = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide16);
-    int rc = 0;
-    size_t cap = 0;
-    while ((int64_t)out->n_samples < n_wanted) {
-        int64_t left = n_wanted - (int64_t)out->n_samples;
-        int64_t n = reader_read(reader, wide, wide16, left < step ? left : step);
+    const size_t n_values = (size_t)(n * n_channels);
+    if (!reader->info.int16 && n_channels == 1)
+        return reader_read(reader, to, (int16_t *)(void *)to, n);
+    float *wide = audio_room_reserve(chunk, n_values * (sizeof *wide + sizeof(int16_t)));
+    int16_t *wide16 = (int16_t *)(void *)(wide + n_values);
+    n = reader_read(reader, wide, wide16, n);
+    if (n <= 0)
+        return n;
+    if (!reader->info.int16) {
+        take_channels(to, wide, n, n_channels, channel);
+    } else if (n_channels == 1 || channel == S2S_AUDIO_ALL_CHANNELS) {
+        s2s_audio_from_s16(to, wide16, (size_t)(n * n_channels));
+    } else {
+        s2s_audio_from_s16(wide, wide16, (size_t)(n * n_channels));
+        mix_down(to, wide, n, n_channels, channel);
+    }
+    return n;
+}
+
+/* Up to n samples of a file of 16 bits as they are, of its only channel or the chosen one. */
+static int64_t read_s16(struct reader *reader, int16_t *to, int64_t n, int channel,
+                        struct audio_room *chunk)
+{
+    const int n_channels = reader->info.n_channels;
+    if (n_channels == 1)
+        return reader_read(reader, NULL, to, n);
+    int16_t *wide = audio_room_reserve(chunk, (size_t)(n * n_channels) * sizeof *wide);
+    n = reader_read(reader, NULL, wide, n);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = wide[i * n_channels + channel];
+    return n;
+}
+
+/* Reads n_wanted samples, of which that many are promised, into one channel, or all of them. */
+static int read_samples(struct reader *reader, struct s2s_audio *out, int64_t n_wanted,
+                        const struct s2s_audio_options *opt, bool s16, struct s2s_error *err)
+{
+    enum { BELIEVED = 1 << 20 }; /* samples of the promise that get memory before they come */
+    const int n_channels = reader->info.n_channels;
+    const size_t width = opt->channel == S2S_AUDIO_ALL_CHANNELS ? (size_t)n_channels : 1;
+    const size_t sample_bytes = s16 ? sizeof(int16_t) : width * sizeof(float);
+    const int64_t step = CHUNK / n_channels > 0 ? CHUNK / n_channels : 1;
+    struct audio_room *room = &opt->space->decoded, *chunk = &opt->space->chunk;
+    int64_t done = 0, cap = n_wanted < BELIEVED ? n_wanted : BELIEVED, n = 1;
+    char *to = audio_room_reserve(room, (size_t)cap * sample_bytes);
+    for (; done < n_wanted; done += n) {
+        n = n_wanted - done < step ? n_wanted - done : step;
+        if (done + n > cap) {
+            cap = 2 * cap < n_wanted ? 2 * cap : n_wanted;
+            to = audio_room_reserve(room, (size_t)cap * sample_bytes);
+        }
+        void *at = to + (size_t)done * sample_bytes;
+        n = s16 ? read_s16(reader, at, n, opt->channel, chunk)
+                : read_floats(reader, at, n, opt->channel, chunk);
         if (n <= 0)
             break;
-        if (out->n_samples + (size_t)n > cap) {
-            /* the promised size is not believed before samples come */
-            cap = 2 * cap + (size_t)step;
-            cap = cap > (size_t)n_wanted ? (size_t)n_wanted : cap;
-            out->data = s2s_xrealloc(out->data, cap * width, sizeof *out->data);
-        }
-        float *to = out->data + out->n_samples * width;
-        if (reader->info.int16 && (n_channels == 1 || width > 1)) {
-            s2s_audio_from_s16(to, wide16, (size_t)n * width);
-        } else if (width > 1) {
-            memcpy(to, wide, (size_t)n * width * sizeof *to);
-        } else {
-            if (reader->info.int16)
-                s2s_audio_from_s16(wide, wide16, (size_t)(n * n_channels));
-            mix_down(to, wide, n, n_channels, channel);
-        }
-        out->n_samples += (size_t)n;
     }
-    if ((int64_t)out->n_samples < n_wanted)
-        rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s: the decoder gave %zu samples of %lld%s%s",
-                           reader->container.kind, out->n_samples, (long long)n_wanted,
-                           reader->snd && sf_error(reader->snd) ? ": " : "",
-                           reader->snd && sf_error(reader->snd) ? sf_strerror(reader->snd) : "");
-    if (rc == 0 && !reader->info.int16)
-        rc = check_finite(out->data, out->n_samples * width, err);
-    free(wide);
-    free(wide16);
-    return rc;
+    out->is_lent = true;
+    out->data = s16 ? NULL : (float *)(void *)to;
+    out->s16 = s16 ? (int16_t *)(void *)to : NULL;
+    out->n_samples = (size_t)done;
+    if (done < n_wanted)
+        return s2s_error_set(err, S2S_E_TRUNCATED, "%s: the decoder gave %lld samples of %lld%s%s",
+                             reader->container.kind, (long long)done, (long long)n_wanted,
+                             reader->snd && sf_error(reader->snd) ? ": " : "",
+                             reader->snd && sf_error(reader->snd) ? sf_strerror(reader->snd) : "");
+    return reader->info.int16 ? 0 : check_finite(out->data, out->n_samples * width, err);
 }
 
 /* ---- the asked range ---- */
@@ -404,47 +449,74 @@ int64_t s2s_audio_mirrored(int64_t at, int64_t n)
     return in_period < n ? in_period : period - in_period;
 }
 
+/* Memory for n samples that has those of audio. */
+static void reserve(struct s2s_audio *audio, int64_t n, struct s2s_audio_space *space)
+{
+    if (!audio->is_lent)
+        audio->data = s2s_xrealloc(audio->data, (size_t)n, sizeof *audio->data);
+    else
+        audio->data = audio_room_reserve(audio->data == space->decoded.data ? &space->decoded
+                                                                            : &space->changed,
+                                         (size_t)n * sizeof *audio->data);
+}
+
 /* Cuts off what is more than n, and goes on with the mirror image for what is less. */
-static void fit(struct s2s_audio *audio, int64_t n)
+static void fit(struct s2s_audio *audio, int64_t n, struct s2s_audio_space *space)
 {
     const int64_t had = (int64_t)audio->n_samples;
     if (n > had && had > 0) {
-        audio->data = s2s_xrealloc(audio->data, (size_t)n, sizeof *audio->data);
+        reserve(audio, n, space);
         for (int64_t i = had; i < n; i++)
             audio->data[i] = audio->data[s2s_audio_mirrored(i, had)];
     }
     audio->n_samples = (size_t)n;
 }
 
+/* Is what is decoded given as it is? */
+static bool is_kept(const struct s2s_audio_options *opt, int from_hz)
+{
+    return !opt->fits && (opt->rate_hz <= 0 || opt->rate_hz == from_hz) &&
+           !s2s_audio_changes(&opt->change);
+}
+
 int s2s_audio_finish(struct s2s_audio *audio, const struct s2s_audio_options *opt,
                      struct s2s_error *err)
 {
     const int from_hz = audio->rate_hz, to_hz = opt->rate_hz > 0 ? opt->rate_hz : from_hz;
+    struct s2s_audio_space *space = opt->space;
     int rc = 0;
+    if (is_kept(opt, from_hz))
+        return 0;
     if (opt->fits)
-        fit(audio, s2s_audio_n_samples(opt->duration_s, from_hz));
+        fit(audio, s2s_audio_n_samples(opt->duration_s, from_hz), space);
     const int64_t had = (int64_t)audio->n_samples, n = n_changed(had, opt, from_hz);
     if (from_hz != to_hz || s2s_audio_changes(&opt->change)) {
         const int64_t n_out = s2s_audio_n_changed(had, &opt->change, from_hz, to_hz);
-        float *out = s2s_xmalloc((size_t)(n_out + 1) * sizeof *out);
+        const size_t len_bytes = (size_t)(n_out + 1) * sizeof(float);
+        float *out =
+            space ? audio_room_reserve(&space->changed, len_bytes) : s2s_xmalloc(len_bytes);
         rc = s2s_audio_change(out, audio->data, had, &opt->change, from_hz, to_hz, err);
-        free(audio->data);
+        if (!audio->is_lent)
+            free(audio->data);
         audio->data = out;
+        audio->is_lent = space;
         audio->n_samples = (size_t)n_out;
         audio->rate_hz = to_hz;
         audio->int16 = false;
     }
     if (opt->fits)
-        fit(audio, n);
+        fit(audio, n, space);
     return rc;
 }
 
+/* opt->space is there. */
 static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s_audio_options *opt,
                   struct s2s_error *err)
 {
     int64_t begin = 0, n = 0;
     out->in = reader->info;
     out->rate_hz = reader->info.rate_hz;
+    out->int16 = reader->info.int16 && (reader->info.n_channels == 1 || opt->channel >= 0);
     if (opt->channel >= reader->info.n_channels)
         return s2s_error_set(err, S2S_E_RANGE, "channel %d of %d", opt->channel,
                              reader->info.n_channels);
@@ -452,9 +524,22 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     if (rc == 0)
         rc = reader_seek(reader, begin, err);
     if (rc == 0)
-        rc = read_channel(reader, out, n, opt->channel, err);
-    out->int16 = reader->info.int16 && (reader->info.n_channels == 1 || opt->channel >= 0);
+        rc = read_samples(reader, out, n, opt,
+                          opt->s16 && out->int16 && opt->channel != S2S_AUDIO_ALL_CHANNELS &&
+                              is_kept(opt, out->rate_hz),
+                          err);
     return rc < 0 || opt->channel == S2S_AUDIO_ALL_CHANNELS ? rc : s2s_audio_finish(out, opt, err);
+}
+
+/* What is decoded into a space that is given up becomes the sound's own. */
+static void take_over(struct s2s_audio *audio, struct s2s_audio_space *space)
+{
+    const void *samples = audio->s16 ? (void *)audio->s16 : audio->data;
+    struct audio_room *room = samples == space->decoded.data ? &space->decoded : &space->changed;
+    if (audio->is_lent)
+        room->data = NULL;
+    audio->is_lent = false;
+    audio_space_release(space);
 }
 
 static int decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
@@ -462,14 +547,19 @@ static int decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
                         struct s2s_error *err)
 {
     struct reader reader;
+    struct s2s_audio_space own = {.file = {NULL, 0}};
+    struct s2s_audio_options here = *opt;
+    here.space = opt->space ? opt->space : &own;
     *out = (struct s2s_audio)S2S_AUDIO_INIT;
     audio_quiet_begin();
     int rc = reader_open(&reader, bytes, len, facts, err);
     if (rc == 0) {
-        rc = decode(out, &reader, opt, err);
+        rc = decode(out, &reader, &here, err);
         reader_close(&reader);
     }
     audio_quiet_end();
+    if (!opt->space)
+        take_over(out, &own);
     if (rc < 0) {
         s2s_audio_release(out);
         return rc;
@@ -519,6 +609,7 @@ struct mapped {
     int fd;
     const void *bytes;
     size_t len;
+    bool is_mapped;
 };
 
 static int open_file(struct mapped *file, const char *path, struct s2s_error *err)
@@ -540,12 +631,22 @@ static int map_file(struct mapped *file, bool populate, struct s2s_error *err)
         return s2s_error_errno(err, S2S_E_IO, "cannot map %zu bytes", len);
     file->bytes = map;
     file->len = len;
+    file->is_mapped = len > 0;
     return 0;
+}
+
+/* Copies all of it: of a small file that is faster than a map, and stays in the cache. */
+static int read_file(struct mapped *file, struct audio_room *room, struct s2s_error *err)
+{
+    const size_t len = (size_t)file->st.st_size;
+    file->bytes = audio_room_reserve(room, len + 1);
+    file->len = len;
+    return s2s_pread(file->fd, room->data, len, 0, err);
 }
 
 static void close_file(struct mapped *file)
 {
-    if (file->len > 0)
+    if (file->is_mapped)
         munmap((void *)(uintptr_t)file->bytes, file->len);
     if (file->fd >= 0)
         close(file->fd);
@@ -568,7 +669,9 @@ int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
             close_file(&file);
             return rc; /* names the file already */
         }
-        rc = map_file(&file, !is_part, err);
+        rc = opt->space && !is_part && file.st.st_size <= COPIED_BYTES
+                 ? read_file(&file, &opt->space->file, err)
+                 : map_file(&file, !is_part, err);
     }
     if (rc == 0)
         rc = decode_bytes(out, file.bytes, file.len, opt, &facts, err);

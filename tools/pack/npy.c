@@ -219,7 +219,7 @@ static int write_packs(struct s2s_stream_writer *out, const struct ckpt_node *li
             struct pack_row *rows = s2s_xcalloc(pack.n_rows, sizeof *rows);
             for (size_t i = 0; i < pack.n_rows; i++)
                 rows[i].thd = pack.rows[i];
-            rc = pack_record_make(&record, rows, pack.n_rows, &loader, true, NULL, err);
+            rc = pack_record_make(&record, rows, pack.n_rows, &loader, true, err);
             free(rows);
         }
         if (rc == 0)

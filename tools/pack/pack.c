@@ -144,7 +144,7 @@ struct packer {
     struct pack_plan *plan;
     const struct pack_loader *loader;
     const struct pack_options *opt;
-    struct s2s_mel_work **work; /* one a thread, or NULL */
+    struct pack_space *space;
     struct s2s_stream_writer *out;
     struct pack_totals *totals;
     size_t next;
@@ -164,8 +164,10 @@ static int next_job(void *ctx, void **item, struct s2s_error *err)
 
 static void drop_job(void *ctx, void *item)
 {
+    struct packer *packer = ctx;
     struct job *job = item;
     pack_record_release(&job->record);
+    pack_space_give(packer->space, &job->record.audio);
     for (size_t i = 0; i < job->n_bad; i++) {
         free(job->bad[i].id);
         free(job->bad[i].text);
@@ -174,9 +176,12 @@ static void drop_job(void *ctx, void *item)
     free(job);
 }
 
-static int load_row(struct pack_row *row, const struct pack_loader *loader,
-                    const struct pack_item *item, int64_t capacity, struct s2s_error *err)
+/* Loads a row, and appends its audio to the record's. */
+static int load_row(struct pack_row *row, const struct packer *packer, const struct pack_item *item,
+                    struct pack_worker *worker, struct s2s_buf *audio, struct s2s_error *err)
 {
+    const struct pack_loader *loader = packer->loader;
+    const struct pack_plan *plan = packer->plan;
     int rc = pack_row_load(row, loader, &item->place, item->epoch, err);
     if (rc == 0) /* the file has changed since the plan was made */
         rc = s2s_source_error(s2s_error_set(err, S2S_E_FORMAT, "is not what was planned"),
@@ -185,15 +190,31 @@ static int load_row(struct pack_row *row, const struct pack_loader *loader,
         return rc;
     if (item->truncated)
         s2s_layout_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->layout,
-                            &loader->salm, capacity);
+                            &loader->salm, plan->capacity);
     if (row->thd.n_clips == 0)
         return 0;
-    rc = pack_row_decode(row, loader, err);
+    rc = pack_row_decode(row, loader, plan->exact16, worker, audio, err);
     if (rc < 0) {
         s2s_source_error(rc, loader->source, &item->place, err);
         pack_row_release(row);
     }
     return rc < 0 ? rc : 0;
+}
+
+/* Bytes that the audio of a pack takes in its record, as far as what headers promise is believed.
+ */
+static size_t audio_bytes(const struct packer *packer, const uint32_t *members, size_t n)
+{
+    enum { BELIEVED = 64 << 20 };
+    const struct pack_loader *loader = packer->loader;
+    size_t n_samples = 0, bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        n_samples += (size_t)packer->plan->items[members[i]].n_samples;
+    if (loader->audio == S2S_AUDIO_PCM)
+        bytes = n_samples * (packer->plan->exact16 ? sizeof(int16_t) : sizeof(float));
+    else if (loader->audio == S2S_AUDIO_MEL)
+        bytes = n_samples / (size_t)loader->hop * (size_t)loader->mel_config.n_mels * sizeof(float);
+    return bytes < BELIEVED ? bytes : BELIEVED;
 }
 
 static void note_bad(struct job *job, const struct s2s_error *err)
@@ -208,13 +229,15 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
     const struct pack_plan *plan = packer->plan;
     struct job *job = ptr;
     const uint32_t *members = plan->members + plan->begin[job->idx];
-    struct s2s_mel_work *work = packer->work ? packer->work[worker] : NULL;
+    struct pack_worker *own = pack_space_worker(packer->space, worker);
+    struct s2s_buf *audio = &job->record.audio;
     int rc = 0;
     job->n_items = plan->begin[job->idx + 1] - plan->begin[job->idx];
+    pack_space_take(packer->space, audio, audio_bytes(packer, members, job->n_items));
     struct pack_row *rows = s2s_xcalloc(job->n_items, sizeof *rows);
     for (size_t i = 0; i < job->n_items; i++) {
         const struct pack_item *item = &plan->items[members[i]];
-        rc = load_row(&rows[job->n_rows], packer->loader, item, plan->capacity, err);
+        rc = load_row(&rows[job->n_rows], packer, item, own, audio, err);
         if (rc < 0 && packer->opt->bad[pack_fault_of(rc)] != PACK_SKIP)
             break;
         if (rc < 0) {
@@ -226,8 +249,7 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
         rc = 0;
     }
     if (rc == 0 && job->n_rows > 0)
-        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, plan->exact16, work,
-                              err);
+        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, plan->exact16, err);
     for (size_t i = 0; i < job->n_rows; i++)
         pack_row_release(&rows[i]);
     free(rows);
@@ -309,18 +331,12 @@ static int run_packs(struct packer *packer, struct s2s_error *err)
         .source = next_job, .work = make_pack, .sink = write_pack, .drop = drop_job, .ctx = packer};
     const int jobs = packer->opt->common.jobs;
     const struct pack_plan *plan = packer->plan;
-    if (packer->loader->mel) {
-        packer->work = s2s_xcalloc((size_t)jobs, sizeof *packer->work);
-        for (int i = 0; i < jobs; i++)
-            packer->work[i] = s2s_mel_work_new(packer->loader->mel);
-    }
+    packer->space = pack_space_new(jobs, packer->loader->mel);
     s2s_progress_begin(&packer->progress, "packing", "samples",
                        (int64_t)plan->begin[plan->n_packs]);
     int rc = s2s_ordered_run(&stages, jobs, err);
     s2s_progress_end(&packer->progress);
-    for (int i = 0; packer->work && i < jobs; i++)
-        s2s_mel_work_free(packer->work[i]);
-    free(packer->work);
+    pack_space_free(packer->space);
     if (rc == 0 && packer->totals->n_packs == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "E_EMPTY_BATCH: all samples are bad");
     return rc;

@@ -48,82 +48,32 @@ static const struct pack_clip *clip_of(const struct pack_row *row, size_t k)
     return k < row->n_clips && k < row->thd.n_clips ? &row->clips[k] : NULL;
 }
 
-static void add_pcm(struct pack_record *r, const struct pack_row *rows, size_t n_rows, bool exact16)
-{
-    const size_t elem_bytes = exact16 ? sizeof(int16_t) : sizeof(float);
-    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
-    const struct pack_clip *clip;
-    char *to = r->audio = s2s_xmalloc(n * elem_bytes + 1);
-    for (size_t i = 0; i < n_rows; i++)
-        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
-            if (exact16)
-                s2s_audio_to_s16((int16_t *)to, clip->audio.data, clip->audio.n_samples);
-            else
-                memcpy(to, clip->audio.data, clip->audio.n_samples * elem_bytes);
-            to += clip->audio.n_samples * elem_bytes;
-        }
-    add_tensor(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, r->audio, 1, (int64_t)n, 0);
-    add_tensor(r, "audio_cu_samples", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
-}
-
-static void add_mel(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
-                    const struct s2s_mel *mel, struct s2s_mel_work *work)
-{
-    const int n_mels = s2s_mel_config(mel)->n_mels;
-    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
-    const struct pack_clip *clip;
-    float *to = r->audio = s2s_xmalloc((n * (size_t)n_mels + 1) * sizeof *to);
-    for (size_t i = 0; i < n_rows; i++)
-        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
-            s2s_mel_compute(mel, work, to, clip->audio.data, clip->audio.n_samples);
-            to += s2s_mel_frames(mel, clip->audio.n_samples) * n_mels;
-        }
-    add_tensor(r, "audio_mel", S2S_F32, r->audio, 2, (int64_t)n, n_mels);
-    add_tensor(r, "audio_cu_mel", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
-}
-
-static void add_flac(struct pack_record *r, const struct pack_row *rows, size_t n_rows)
-{
-    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
-    const struct pack_clip *clip;
-    char *to = r->audio = s2s_xmalloc(n + 1);
-    for (size_t i = 0; i < n_rows; i++)
-        for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
-            memcpy(to, clip->flac, clip->flac_bytes);
-            to += clip->flac_bytes;
-        }
-    add_tensor(r, "audio_bytes", S2S_U8, r->audio, 1, (int64_t)n, 0);
-    add_tensor(r, "audio_cu_bytes", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
-}
-
-/* Samples, frames or bytes of a clip: what its form counts. */
-static int64_t len_of(const struct pack_clip *clip, const struct pack_loader *loader)
-{
-    if (loader->audio == S2S_AUDIO_FLAC)
-        return (int64_t)clip->flac_bytes;
-    const size_t n = clip->audio.n_samples;
-    return loader->audio == S2S_AUDIO_MEL ? s2s_mel_frames(loader->mel, n) : (int64_t)n;
-}
-
 static void add_audio(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
-                      const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work)
+                      const struct pack_loader *loader, bool exact16)
 {
     const struct pack_clip *clip;
+    const void *data = r->audio.len ? r->audio.data : "";
     size_t at = 0;
     if (loader->audio == S2S_AUDIO_NONE || loader->audio == S2S_AUDIO_PATH)
         return;
     r->cu_audio = s2s_xcalloc(r->pack.n_clips + 1, sizeof *r->cu_audio);
     for (size_t i = 0; i < n_rows; i++)
         for (size_t k = 0; (clip = clip_of(&rows[i], k)); k++) {
-            r->cu_audio[at + 1] = r->cu_audio[at] + len_of(clip, loader);
+            r->cu_audio[at + 1] = r->cu_audio[at] + clip->len;
             at++;
         }
-    if (loader->audio == S2S_AUDIO_MEL)
-        add_mel(r, rows, n_rows, loader->mel, work);
-    else if (loader->audio == S2S_AUDIO_FLAC)
-        add_flac(r, rows, n_rows);
-    else
-        add_pcm(r, rows, n_rows, exact16);
+    const int64_t n = r->cu_audio[r->pack.n_clips];
+    const char *cu = "audio_cu_samples";
+    if (loader->audio == S2S_AUDIO_MEL) {
+        add_tensor(r, "audio_mel", S2S_F32, data, 2, n, loader->mel_config.n_mels);
+        cu = "audio_cu_mel";
+    } else if (loader->audio == S2S_AUDIO_FLAC) {
+        add_tensor(r, "audio_bytes", S2S_U8, data, 1, n, 0);
+        cu = "audio_cu_bytes";
+    } else {
+        add_tensor(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, data, 1, n, 0);
+    }
+    add_tensor(r, cu, S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
 }
 
 /* ---- metadata ---- */
@@ -198,10 +148,8 @@ static void add_metadata(struct pack_record *r, const struct pack_row *rows, siz
 /* ---- the record ---- */
 
 int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
-                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
-                     struct s2s_error *err)
+                     const struct pack_loader *loader, bool exact16, struct s2s_error *err)
 {
-    *r = (struct pack_record){.n_tensors = 0};
     struct s2s_thd_row *thd = s2s_xcalloc(n_rows + 1, sizeof *thd);
     for (size_t i = 0; i < n_rows; i++)
         thd[i] = rows[i].thd;
@@ -210,7 +158,7 @@ int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t 
     if (rc < 0)
         return rc;
     add_layout(r);
-    add_audio(r, rows, n_rows, loader, exact16, work);
+    add_audio(r, rows, n_rows, loader, exact16);
     add_metadata(r, rows, n_rows, loader);
     return 0;
 }
@@ -219,8 +167,7 @@ void pack_record_release(struct pack_record *r)
 {
     s2s_salm_pack_release(&r->pack);
     free(r->cu_audio);
-    free(r->audio);
     for (size_t i = 0; i < r->n_meta; i++)
         free(r->meta_text[i]);
-    *r = (struct pack_record){.n_tensors = 0};
+    *r = (struct pack_record){.audio = r->audio};
 }

@@ -9,8 +9,8 @@ enum { RECORD_MAX_TENSORS = 16, RECORD_MAX_META = 4 };
 
 struct pack_record {
     struct s2s_salm_pack pack;
-    int64_t *cu_audio; /* [n_clips + 1] */
-    void *audio;       /* samples or features of all clips */
+    int64_t *cu_audio;    /* [n_clips + 1] */
+    struct s2s_buf audio; /* samples, features or files of all clips */
     int64_t num_examples;
     struct s2s_st_tensor tensors[RECORD_MAX_TENSORS];
     size_t n_tensors;
@@ -19,11 +19,12 @@ struct pack_record {
     size_t n_meta;
 };
 
-/* Lays out rows [n_rows] as a record with their clips. exact16: pcm is I16. work is this thread's
- * for mel, else NULL. Release with pack_record_release, also after a failure. */
+/* Lays out rows [n_rows] as a record. record->audio has their clips already, as pack_row_decode
+ * appended them (exact16 as there), all else is empty. Release with pack_record_release, also after
+ * a failure. */
 int pack_record_make(struct pack_record *record, const struct pack_row *rows, size_t n_rows,
-                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
-                     struct s2s_error *err);
+                     const struct pack_loader *loader, bool exact16, struct s2s_error *err);
+/* But for record->audio. */
 void pack_record_release(struct pack_record *record);
 
 #endif

@@ -411,60 +411,115 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
     return s2s_source_error(rc, loader->source, place, err);
 }
 
-static int load_clip(struct pack_clip *clip, const struct pack_loader *loader,
+static int load_clip(struct s2s_audio *audio, const struct pack_clip *clip,
+                     const struct pack_loader *loader, const struct s2s_audio_options *range,
                      struct s2s_error *err)
 {
     const struct s2s_sound *s = clip->sound;
     const struct s2s_waves_options how = waves_options(loader);
     if (clip->bytes)
-        return s2s_audio_decode_bytes(&clip->audio, clip->bytes, clip->len_bytes, &clip->range,
-                                      err);
+        return s2s_audio_decode_bytes(audio, clip->bytes, clip->len_bytes, range, err);
     if (!s->cut)
-        return s2s_audio_decode_file(&clip->audio, s->path, &clip->range, err);
-    int rc = s2s_cut_load(&clip->audio, s->cut, &how, err);
-    return rc < 0 ? rc : s2s_audio_finish(&clip->audio, &clip->range, err);
+        return s2s_audio_decode_file(audio, s->path, range, err);
+    int rc = s2s_cut_load(audio, s->cut, &how, err);
+    return rc < 0 ? rc : s2s_audio_finish(audio, range, err);
 }
 
-static int decode_clip(struct pack_clip *clip, const struct pack_loader *loader,
+static int append_flac(struct s2s_buf *out, struct pack_clip *clip, const struct s2s_audio *audio,
                        struct s2s_error *err)
 {
-    const struct s2s_sound *s = clip->sound;
-    if (loader->audio == S2S_AUDIO_PATH)
-        return bad_sample(s2s_digest_file(clip->xxh3, s->path, err), err);
-    int rc = load_clip(clip, loader, err);
+    void *flac = NULL;
+    size_t len = 0;
+    int rc = s2s_audio_encode(&flac, &len, audio, S2S_AUDIO_FILE_FLAC, err);
     if (rc < 0)
-        return bad_sample(rc, err);
-    if ((int64_t)clip->audio.n_samples != clip->n_samples)
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "%s: %zu samples were decoded, the header promises %lld", name_of(s),
-                             clip->audio.n_samples, (long long)clip->n_samples);
-    memcpy(clip->xxh3, clip->audio.xxh3, sizeof clip->xxh3);
-    clip->is_silent = s2s_audio_is_silent(clip->audio.data, clip->audio.n_samples);
-    if (clip->is_silent && loader->refuses_silence)
-        return s2s_error_set(err, S2S_E_SILENT, "%s: nothing is heard in it", name_of(s));
-    return loader->audio == S2S_AUDIO_FLAC
-               ? s2s_audio_encode(&clip->flac, &clip->flac_bytes, &clip->audio, S2S_AUDIO_FILE_FLAC,
-                                  err)
-               : 0;
+        return rc;
+    s2s_buf_add(out, flac, len);
+    clip->len = (int64_t)len;
+    free(flac);
+    return 0;
 }
 
-int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err)
+static void append_mel(struct s2s_buf *out, struct pack_clip *clip, const struct s2s_audio *audio,
+                       const struct s2s_mel *mel, struct s2s_mel_work *work)
 {
+    clip->len = s2s_mel_frames(mel, audio->n_samples);
+    const size_t len =
+        (size_t)clip->len * (size_t)s2s_mel_config(mel)->n_mels * sizeof *audio->data;
+    s2s_buf_reserve(out, len);
+    s2s_mel_compute(mel, work, (float *)(void *)(out->data + out->len), audio->data,
+                    audio->n_samples);
+    out->len += len;
+}
+
+static void append_pcm(struct s2s_buf *out, struct pack_clip *clip, const struct s2s_audio *audio,
+                       bool exact16)
+{
+    const size_t len = audio->n_samples * (exact16 ? sizeof(int16_t) : sizeof(float));
+    clip->len = (int64_t)audio->n_samples;
+    s2s_buf_reserve(out, len);
+    if (exact16 && !audio->s16)
+        s2s_audio_to_s16((int16_t *)(void *)(out->data + out->len), audio->data, audio->n_samples);
+    else
+        memcpy(out->data + out->len, exact16 ? (void *)audio->s16 : audio->data, len);
+    out->len += len;
+}
+
+static int append_clip(struct s2s_buf *out, struct pack_clip *clip, const struct s2s_audio *audio,
+                       const struct pack_loader *loader, bool exact16, struct pack_worker *worker,
+                       struct s2s_error *err)
+{
+    if ((int64_t)audio->n_samples != clip->n_samples)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s: %zu samples were decoded, the header promises %lld",
+                             name_of(clip->sound), audio->n_samples, (long long)clip->n_samples);
+    memcpy(clip->xxh3, audio->xxh3, sizeof clip->xxh3);
+    clip->is_silent = s2s_audio_is_silent(audio);
+    if (clip->is_silent && loader->refuses_silence)
+        return s2s_error_set(err, S2S_E_SILENT, "%s: nothing is heard in it", name_of(clip->sound));
+    if (loader->audio == S2S_AUDIO_FLAC)
+        return append_flac(out, clip, audio, err);
+    if (loader->audio == S2S_AUDIO_MEL)
+        append_mel(out, clip, audio, loader->mel, worker->mel);
+    else
+        append_pcm(out, clip, audio, exact16);
+    return 0;
+}
+
+static int decode_clip(struct s2s_buf *out, struct pack_clip *clip,
+                       const struct pack_loader *loader, bool exact16, struct pack_worker *worker,
+                       struct s2s_error *err)
+{
+    struct s2s_audio audio = S2S_AUDIO_INIT;
+    struct s2s_audio_options range = clip->range;
+    if (loader->audio == S2S_AUDIO_PATH)
+        return bad_sample(s2s_digest_file(clip->xxh3, clip->sound->path, err), err);
+    range.space = worker->space;
+    range.s16 = loader->audio == S2S_AUDIO_PCM && exact16;
+    int rc = load_clip(&audio, clip, loader, &range, err);
+    if (rc < 0)
+        return bad_sample(rc, err);
+    rc = append_clip(out, clip, &audio, loader, exact16, worker, err);
+    s2s_audio_release(&audio);
+    return rc;
+}
+
+int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, bool exact16,
+                    struct pack_worker *worker, struct s2s_buf *out, struct s2s_error *err)
+{
+    const size_t len = out->len;
     int rc = 0;
     if (row->sample.has_ids || loader->audio == S2S_AUDIO_NONE)
         return 0;
     for (size_t k = 0; rc == 0 && k < row->thd.n_clips; k++)
-        rc = decode_clip(&row->clips[k], loader, err);
+        rc = decode_clip(out, &row->clips[k], loader, exact16, worker, err);
+    out->len = rc < 0 ? len : out->len;
     return rc;
 }
 
 void pack_row_release(struct pack_row *row)
 {
-    for (size_t k = 0; k < row->n_clips; k++) {
+    for (size_t k = 0; k < row->n_clips; k++)
         free(row->clips[k].bytes);
-        s2s_audio_release(&row->clips[k].audio);
-        free(row->clips[k].flac);
-    }
     free(row->clips);
     free(row->frames);
     s2s_sample_release(&row->sample);

@@ -8,6 +8,7 @@
 #include "lib/data/data.h"
 #include "lib/text/prompt.h"
 #include "tools/pack/pack.h"
+#include "tools/pack/space.h"
 
 /* What all rows share. Not changed once it is open, but `known`, which takes care of itself, and
  * the reading place of the source, so any thread may load rows with it. */
@@ -56,11 +57,9 @@ struct pack_clip {
     struct s2s_audio_info info;
     int64_t n_samples;
     bool is_silent;
-    bool shorter, longer;   /* its file than the manifest says */
-    struct s2s_audio audio; /* after pack_row_decode */
-    char xxh3[33];          /* of the encoded bytes; empty: not read */
-    void *flac;             /* [flac_bytes] with --audio flac, after pack_row_decode */
-    size_t flac_bytes;
+    bool shorter, longer; /* its file than the manifest says */
+    char xxh3[33];        /* of the encoded bytes; empty: not read */
+    int64_t len; /* samples, frames or bytes in the record: what its form counts; after decoding */
 };
 
 /* A loaded sample. The first thd.n_clips of its clips are in the row: a truncated one lacks the
@@ -79,8 +78,10 @@ struct pack_row {
  * release). Errors name file and line. */
 int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
                   const struct s2s_place *place, uint32_t epoch, struct s2s_error *err);
-/* Decodes and resamples its audio, and demands as many samples as were measured. */
-int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err);
+/* Decodes and resamples its audio, demands as many samples as were measured, and appends it to
+ * `out` as records have it (exact16: pcm is I16). After an error out is as it was. */
+int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, bool exact16,
+                    struct pack_worker *worker, struct s2s_buf *out, struct s2s_error *err);
 void pack_row_release(struct pack_row *row);
 
 /* Clips of the row in which nothing is heard. */

@@ -1,7 +1,8 @@
 /*
  * The instructions that CUDA C++ has no word for, and how kernels get shared memory. No other file
- * has assembler. Each is here as inline PTX for nvcc, and in emu/ptx_emu.h as what it means, for
- * g++; tests/gpu/isa_test.cu compares the two on a device.
+ * has assembler but ptx_sm90.h, whose instructions Hopper alone has. Each is here as inline PTX for
+ * nvcc, and in emu/ptx_emu.h as what it means, for g++; tests/gpu/isa_test.cu compares the two on a
+ * device.
  *
  * An operand "of 32 lanes" lies in fragments, as the PTX manual draws them (group = lane / 4, pair
  * = lane % 4):

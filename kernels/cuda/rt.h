@@ -52,6 +52,22 @@ int rt_event_wait(struct rt_event *event, struct rt_stream *stream);
 /* From any thread: whether a stream is past the last record. A failure counts: sync tells it. */
 bool rt_event_passed(struct rt_event *event);
 
+/*
+ * What cp.async.bulk.tensor wants to know of a tensor of bf16 in the device's memory: planes of a
+ * matrix side by side, [rows, planes, cols], of which it brings boxes of so many columns of one
+ * plane and so many rows, with the chunks of their lines permuted for lines of `swizzle` bytes (128
+ * or 64). An argument of a kernel. cols, row_stride and data: multiples of 16 bytes.
+ */
+struct alignas(64) tensor_map {
+    uint64_t words[16];
+};
+struct tensor_shape {
+    const void *data;
+    int64_t rows, planes, cols, row_stride; /* row_stride: elements */
+    int box_rows, box_cols, swizzle;
+};
+int rt_tensor_map(struct tensor_map *map, const struct tensor_shape *shape);
+
 /* Before a launch: lets the kernel have so much dynamic shared memory. After it: was it taken? */
 int rt_before_launch(const void *kernel, size_t shared_bytes);
 int rt_after_launch(void);

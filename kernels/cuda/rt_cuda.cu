@@ -1,4 +1,5 @@
 /* rt.h over cudart, which is linked in and finds the driver itself, when it is first called. */
+#include <cuda.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -139,6 +140,30 @@ int rt_event_wait(struct rt_event *event, struct rt_stream *stream)
 bool rt_event_passed(struct rt_event *event)
 {
     return cudaEventQuery((cudaEvent_t)event) != cudaErrorNotReady;
+}
+
+/* The driver's own library is opened by cudart, and may be asked through it alone. */
+int rt_tensor_map(struct tensor_map *map, const struct tensor_shape *t)
+{
+    static_assert(sizeof *map == sizeof(CUtensorMap) && alignof(tensor_map) >= 64, "the driver's");
+    void *fn = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t rc = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000,
+                                                      cudaEnableDefault, &found);
+    if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+        cudaGetLastError();
+        return (int)(rc != cudaSuccess ? rc : cudaErrorNotSupported);
+    }
+    const cuuint64_t sizes[] = {(cuuint64_t)t->cols, (cuuint64_t)t->planes, (cuuint64_t)t->rows};
+    const cuuint64_t strides[] = {(cuuint64_t)t->cols * 2, (cuuint64_t)t->row_stride * 2};
+    const cuuint32_t box[] = {(cuuint32_t)t->box_cols, 1, (cuuint32_t)t->box_rows};
+    const cuuint32_t steps[] = {1, 1, 1};
+    const CUresult made = ((decltype(&cuTensorMapEncodeTiled))fn)(
+        (CUtensorMap *)map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)t->data, sizes, strides,
+        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        t->swizzle == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return (int)(made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 /* What a block may have without being asked. */

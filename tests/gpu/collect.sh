@@ -10,7 +10,7 @@ out=build/visit
 rm -rf "$out"
 mkdir -p "$out/tree/bin" "$out/tree/lib" "$out/tree/data" "$out/tree/mpi"
 cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tree/bin/"
-cp "$build"/tests/gpu/isa_test "$out/tree/bin/"
+cp "$build"/tests/gpu/{isa_test,sm90} "$out/tree/bin/"
 [ ! -e "$build"/tests/gpu/attention_bench ] || cp "$build"/tests/gpu/attention_bench "$out/tree/bin/"
 for test in "$build"/tests/unit/kernels/*_test; do cp "$test" "$out/tree/bin/"; done
 # Open MPI as Debian has it, in a folder that OPAL_PREFIX names (visit.sh)

@@ -57,6 +57,7 @@ phase machine 20 bash -c 'nvidia-smi; nvcc --version; ldd --version | head -1; n
 echo "GPU: $(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | head -1)"
 
 phase isa 20 "$bin/isa_test" check isa
+phase isa-sm90 20 "$bin/sm90" # of Hopper alone
 for test in "$bin"/*_test; do
     name=$(basename "$test")
     case $name in count_test | profile_test | levels_test | list_test | isa_test) continue ;; esac

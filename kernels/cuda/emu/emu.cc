@@ -36,6 +36,8 @@ namespace emu
 {
 
 enum { STACK = 256 << 10, MAX_THREADS = 1024, MAX_COPIES = 256, N_BARRIERS = 16, MAX_MEETINGS = 4 };
+enum { MAX_MBARRIERS = 64, MAX_JOBS = 256, N_ENGINES = 32, MAX_GROUPS = 64, MAX_PRODUCTS = 1024 };
+enum { MAX_FLIGHT = 8, MAX_SHARED = 232448 };
 
 /* A stack, and what of the thread that runs on it is not in `place`. */
 struct fibre {
@@ -47,7 +49,8 @@ struct fibre {
     bool ended;
     copy copies[MAX_COPIES];
     int group[MAX_COPIES], n_copies, at_group;
-    fibre *next; /* that waits for the same */
+    uint64_t groups, waited; /* of products: committed, and those of them it waited for */
+    fibre *next;             /* that waits for the same */
 };
 
 struct waiters {
@@ -69,9 +72,39 @@ struct meeting {
     lane_io lanes[32];
 };
 
+/* [16, n], of one warp: under way, or done and not yet with all lanes. */
+struct accumulators {
+    float *lanes[32];
+    int n, pending; /* products to be done */
+    uint64_t group; /* of the last one */
+    uint32_t back;  /* lanes that have them again */
+    bool used;
+    float v[16 * 256];
+};
+
 struct warp {
     meeting meetings[MAX_MEETINGS];
     char mark; /* of sync_warp, for TSan */
+    job *first, **last;
+    product *next_product;
+    uint64_t n_products; /* of all blocks */
+    bool fenced;
+    accumulators flight[MAX_FLIGHT];
+    char done[MAX_GROUPS]; /* of groups of products, for TSan */
+};
+
+struct mbarrier {
+    waiters who;
+    uint32_t at;
+    int count, pending, bytes; /* pending: arrivals that are to come */
+    uint32_t phase;
+    bool used, fenced;
+};
+
+/* What the first warp of a warpgroup to issue a product said. */
+struct issued {
+    uint64_t number, a, b;
+    int n;
 };
 
 static struct {
@@ -80,7 +113,15 @@ static struct {
     unsigned n_made, n_ready, n, alive;
     barrier barriers[N_BARRIERS];
     warp warps[MAX_THREADS / 32];
+    mbarrier mbarriers[MAX_MBARRIERS];
+    issued products[MAX_THREADS / 128][MAX_PRODUCTS];
+    job *jobs[MAX_JOBS];  /* in no order */
+    int n_jobs, n_queued; /* queued: of warps, in theirs */
+    void *engines[N_ENGINES];
+    unsigned at_engine, late; /* late: of so many steps one is of jobs */
     char *shared;
+    volatile char view[MAX_SHARED];
+    bool has_view;
     size_t shared_size;
     const char *kernel;
     void (*entry)(void *);
@@ -308,6 +349,8 @@ bool copy_due(copy *c, int pending)
     return false;
 }
 
+#include "kernels/cuda/emu/async.h"
+
 /* ---- blocks ---- */
 
 static void run_thread()
@@ -369,6 +412,7 @@ static void start_threads(dim3 dim)
         f->ended = false;
         f->where = nullptr;
         f->n_copies = f->at_group = 0;
+        f->groups = f->waited = 0;
         void **sp = (void **)(f->stack + STACK) - 2;
         *sp = (void *)run_thread;
         f->sp = sp - 6;
@@ -377,18 +421,50 @@ static void start_threads(dim3 dim)
     now.alive = now.n;
 }
 
-static void run_block(dim3 dim)
+static void start_warps()
 {
     memset(now.barriers, 0, sizeof now.barriers);
-    for (warp &w : now.warps)
+    for (warp &w : now.warps) {
         for (meeting &m : w.meetings) {
             m.arrived = 0;
             m.who = {};
         }
+        w.last = &w.first;
+        w.fenced = false;
+    }
+}
+
+/* Nothing may be under way when a block ends. */
+static void end_async()
+{
+    if (now.n_jobs || now.n_queued)
+        fail("a copy or a product that nobody waits for");
+    for (unsigned i = 0; i < now.n / 32; i++) {
+        warp *w = &now.warps[i];
+        if (w->n_products != now.warps[i / 4 * 4].n_products)
+            fail("warps of a warpgroup issue different products");
+        for (accumulators &acc : w->flight)
+            if (acc.used)
+                fail("a product that nobody waits for");
+    }
+    for (mbarrier &b : now.mbarriers)
+        b.used = false;
+    now.has_view = false;
+}
+
+static void run_block(dim3 dim)
+{
+    start_warps();
     now.shared = new_shared(now.shared_size);
     start_threads(dim);
     EMU_RELEASE(&now.start_mark);
-    while (now.n_ready > 0) {
+    now.late = 2u << (random() >> 20) % 4 * 5;
+    while (now.n_ready > 0 || now.n_jobs || now.n_queued) {
+        if ((now.n_jobs || now.n_queued) &&
+            (now.n_ready == 0 || (random() >> 20) % now.late == 0)) {
+            run_any_job();
+            continue;
+        }
         const unsigned i = (unsigned)(random() >> 20) % now.n_ready;
         fibre *f = now.ready[i];
         now.ready[i] = now.ready[--now.n_ready];
@@ -397,6 +473,7 @@ static void run_block(dim3 dim)
     running = nullptr;
     if (now.alive)
         fail("threads wait for each other for ever");
+    end_async();
     free_shared(now.shared, now.shared_size);
     now.shared = nullptr;
     done.blocks++;
@@ -433,7 +510,7 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*
     now.n = 0;
     if (n_blocks == 0 || block.x * block.y * block.z == 0 ||
         block.x * block.y * block.z > MAX_THREADS || block.z > 64 || grid.y > 65535 ||
-        grid.z > 65535 || shared_bytes > 232448)
+        grid.z > 65535 || shared_bytes > MAX_SHARED)
         fail("a launch that no GPU takes");
     now.n = block.x * block.y * block.z;
     now.shared_size = shared_bytes;
@@ -444,6 +521,9 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*
     make_fibres();
 #ifdef EMU_TSAN
     now.main_tsan = __tsan_get_current_fiber();
+    for (void *&engine : now.engines)
+        if (!engine)
+            engine = __tsan_create_fiber(0);
 #endif
     here.block_dim = block;
     here.grid_dim = grid;

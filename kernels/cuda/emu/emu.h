@@ -13,12 +13,20 @@
  *   threads that wait for ever, shuffles from lanes outside the mask, wrong alignment. The program
  *   ends with the kernel, the block, and where its threads stand.
  *
+ * What sm_90a has beside that (ptx_sm90_emu.h): copies of boxes and products of warpgroups are done
+ * at a random time after their issue, each warp's part of a product by itself, and to TSan by
+ * threads of their own, which barriers that count bytes, and waits, order. Accumulators are NaN
+ * till the wait. Products read a second copy of shared memory, to which a fence of the async proxy
+ * brings what was written plainly: what differs there was not fenced, and ends the program, as do
+ * warps of a warpgroup in different products, and what nobody waits for.
+ *
  * Limits: nothing has a time, and conflicts of banks are counted for ldmatrix alone. Blocks cannot
  * wait for each other. Sums inside one mma are fp32 in order of k, where a GPU aligns and cuts them
  * (last bits differ). The approximate functions are the exact ones. Lanes of a warp that are not
  * made to meet may be anywhere, as the model of Volta and later says. Compiled for x86-64 only.
  * A launch is done when it returns. Shared memory is of SHARED alone; there is no printf,
- * no __constant__, no cooperative group.
+ * no __constant__, no cooperative group. A fence of the async proxy serves all threads, and what
+ * the compiler may do with registers of a product under way (wgmma_hold) is not seen.
  */
 #ifndef S2S_KERNELS_CUDA_EMU_H
 #define S2S_KERNELS_CUDA_EMU_H
@@ -36,6 +44,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 
 struct uint3 {
@@ -87,6 +96,7 @@ extern place here;
 struct counts {
     uint64_t launches, blocks, mma, ldmatrix;
     uint64_t conflicts; /* times that eight rows of an ldmatrix met in one bank, less one */
+    uint64_t products;  /* of warps, with wgmma */
 };
 extern counts done;
 
@@ -120,6 +130,51 @@ struct copy {
 bool copy_later(const copy &c); /* false: do it now */
 void copy_commit();
 bool copy_due(copy *c, int pending); /* the next one of groups older than the last `pending` */
+
+/* ---- of sm_90a (ptx_sm90_emu.h): what goes on beside the threads ---- */
+
+/* Shared memory as copies and products see it: what a thread wrote is there after a fence. */
+void async_fence();
+void async_write(uint32_t at, uint16_t x);
+uint16_t async_read(uint32_t at);
+
+/* Barriers by their offset in shared memory. */
+void mbarrier_new(uint32_t bar, int count);
+void mbarrier_fenced();
+void mbarrier_add(uint32_t bar, int arrivals, int expected); /* bytes, less those that came */
+void mbarrier_sleep(uint32_t bar, uint32_t parity);
+
+/* What is done at a random time after its issue, as if by a thread of its own. */
+struct job {
+    void (*run)(job *);
+    job *next;
+    uint64_t group; /* of products */
+    char issued;    /* for TSan */
+};
+void job_issue(job *j); /* takes it, from malloc */
+
+/* What one warp does of a product. Accumulators in flight are kept here; those of the lanes are
+ * NaN till they wait. */
+struct accumulators;
+struct product : job {
+    int n, warp; /* columns; rows 16 warp % 4 .. */
+    bool trans_a, trans_b, accumulate, from_registers;
+    uint64_t a_desc, b_desc;
+    float a[16][16], b[16 * 256]; /* b [16, n] */
+    accumulators *to;
+};
+struct product_in {
+    const uint32_t *a; /* nullptr: in shared memory */
+    uint64_t a_desc, b_desc;
+    bool accumulate;
+    float *d;
+};
+void product_mark(); /* by each lane, before the warp meets to issue a product */
+void product_issue(const lane_io *lanes, int n, bool trans_a, bool trans_b, void (*run)(job *));
+void product_multiply(product *p);
+void product_fence();
+void product_commit(); /* by each lane */
+void product_wait(int pending);
 
 void run(const char *kernel, dim3 grid, dim3 block, size_t shared, void (*entry)(void *),
          void *arg);

@@ -4,7 +4,7 @@
  * wait for its event reads too early.
  *
  * S2S_EMU_DEVICES: how many devices there are (8). S2S_EMU_LATE_MS: such a thread sleeps that long
- * before each thing to do. S2S_EMU_BYTES: memory of a device.
+ * before each thing to do. S2S_EMU_BYTES: memory of a device. S2S_EMU_SM: what it can, 80 or 90.
  */
 #include <malloc.h>
 
@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "kernels/cuda/emu/stream.h"
+#include "kernels/cuda/ptx_sm90.h"
 #include "kernels/cuda/rt.h"
 
 /* ---- devices ---- */
@@ -37,8 +38,8 @@ int rt_open(int index, struct rt_device *device)
              index % (int)setting("S2S_EMU_DEVICES", 8));
     device->bytes = (size_t)1 << 34;
     device->multiprocessors = 2;
-    device->major = 8;
-    device->shared_bytes = 99 << 10;
+    device->major = (int)setting("S2S_EMU_SM", 80) / 10;
+    device->shared_bytes = device->major == 9 ? 227 << 10 : 99 << 10;
     return 0;
 }
 
@@ -256,6 +257,19 @@ bool rt_event_passed(struct rt_event *event)
 }
 
 /* ---- launches ---- */
+
+int rt_tensor_map(struct tensor_map *map, const struct tensor_shape *t)
+{
+    memset(map, 0, sizeof *map);
+    if (!t->data || t->rows < 1 || t->planes < 1 || t->cols < 1 || (uintptr_t)t->data % 16 ||
+        t->cols % 8 || t->row_stride % 8 || t->box_rows < 1 || t->box_rows > 256 ||
+        t->box_cols * 2 != t->swizzle || (t->swizzle != 128 && t->swizzle != 64))
+        return 1;
+    const emu::box_map m = {(const char *)t->data, t->rows,     t->planes,   t->cols,
+                            t->row_stride * 2,     t->box_rows, t->box_cols, t->swizzle};
+    memcpy(map, &m, sizeof m);
+    return 0;
+}
 
 int rt_before_launch(const void *kernel, size_t shared_bytes)
 {

@@ -239,6 +239,9 @@ static int read_type(int *type, const struct source *src, struct s2s_error *err)
     return model_check_keys(src->rope, &known, err);
 }
 
+/* Far above those of any model: a table of them is made before sizes meet what memory there is. */
+#define MAX_HEAD_DIM 65536
+
 /* How much of each head is rotated. Of these families transformers' own classes know no part: newer
  * ones and vLLM do as is done here. */
 static int read_part(struct model_rope *rope, const struct source *src, int64_t head_dim,
@@ -250,6 +253,11 @@ static int read_part(struct model_rope *rope, const struct source *src, int64_t 
     if (rc < 0)
         return rc;
     rope->dim = (int64_t)((double)head_dim * part);
+    if (head_dim > MAX_HEAD_DIM)
+        return s2s_conf_error(err, S2S_E_RANGE, src->conf,
+                              "head_dim %lld is above %d, which no "
+                              "model comes near; check the sizes",
+                              (long long)head_dim, MAX_HEAD_DIM);
     if (part > 1 || rope->dim % 2 || rope->dim < 2) {
         const struct s2s_conf *node = src->rope ? s2s_conf_key(src->rope, key) : NULL;
         node = node ? node : s2s_conf_key(src->conf, key);

@@ -21,8 +21,34 @@ complain 'lines of a test that cannot fail (use not, says_not, alike, a line eac
     "$(git grep -nE '^ +(! |(\[|says|says_not|same|alike|cmp|diff|grep|exits) .* && |(cmp|diff) .*<\()' -- 'tests/tools/*.bats' 'tests/tools/*.bash' |
         grep -vE ' \|\| |&& (break|continue)$|\| head')"
 complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' -- '*.c' '*.h')"
-complain 'files that do not begin with a sentence on what they are:' \
-    "$(for f in $c_files $(git ls-files '*.cu'); do head -c2 "$f" | grep -qE '^/[*/]' || echo "$f"; done)"
+# in the comment that a file begins with, behind #! and before any other line
+complain 'files that do not begin with a sentence on what they are:' "$(awk '
+    function judge() { if (name != "" && text !~ /[A-Za-z].*[.?:][)"]*( |\$)/) print name }
+    FNR == 1 { judge(); name = FILENAME; text = ""; ended = 0; if (/^#!/) next }
+    ended { next }
+    /^ *$/ { ended = text != ""; next }
+    !/^("""|#( |$)|\/\*|\/\/| \*)/ && !open { ended = 1; next }
+    { text = text " " $0 " " }
+    /^"""/ && !/^""".*"""/ { open = 1 }
+    /\*\/|"""$/ { open = 0; ended = 1; sub(/ *(\*\/|""") *$/, " ", text) }
+    END { judge() }' $c_files $(git ls-files '*.cu' '*.cc' '*.sh' '*.bash' '*.bats' '*.py'))"
+# a file that a comment of a header names is there: by its path, or the end of it; some are others'
+complain 'a comment of a header names a file that is not there:' "$(awk '
+    FILENAME == "-" {
+        for (path = $0; (is_there[path] = 1) && sub("^[^/]*/", "", path);) {}
+        for (path = $0; sub("/[^/]*$", "", path);) is_there[path] = 1
+        next
+    }
+    match($0, /^ *\*|\/\*|\/\//) {
+        text = substr($0, RSTART)
+        while (match(text, /[A-Za-z0-9_][A-Za-z0-9_.\/-]*[A-Za-z0-9_]/)) {
+            word = substr(text, RSTART, RLENGTH)
+            text = substr(text, RSTART + RLENGTH)
+            if (word ~ /[^.][.](h|c|cc|cu|sh|py|bash|bats|md|scd)$|^(lib|kernels|tests|tools|doc|demo)\// && !(word in is_there) &&
+                word !~ /^(nccl|cublasLt)[.]h$|^(tensorflow|nemo_rl|Lib|docs[.]nvidia[.]com)\//)
+                print FILENAME ":" FNR ": " word
+        }
+    }' - $(git ls-files '*.h') < <(git ls-files))"
 # what a test left behind is soon committed with the rest
 complain 'a file in no room of the tree:' "$(git ls-files | grep -vE '^(\.ci|bin|demo|doc|kernels|lib|tests|tools)/|^(\.(clang-format|gitignore|pre-commit-hooks\.yaml)|LICENSE|Makefile|NEWS\.md|README\.md|packages\.txt)$')"
 complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
@@ -46,6 +72,6 @@ complain 'subjects of new commits that are not in the imperative:' \
     "$(grep -E '^([^ ]+: )?[A-Za-z]+(ed|ing) ' <<<"$subjects" | grep -vE '^([^ ]+: )?(feed|need|seed|speed|embed|bring) ')"
 if command -v clang-format >/dev/null; then
     complain 'not as clang-format writes it (run: clang-format -i FILE):' \
-        "$(for f in $c_files; do clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || echo "$f"; done)"
+        "$(clang-format --dry-run -Werror $c_files 2>&1 | sed -nE 's/^([^ :]+):[0-9]+:.*/\1/p' | sort -u)"
 fi
 exit $bad

@@ -1,6 +1,6 @@
 /*
  * Attention, gradient of queries: a block has a tile of queries of one head, their dO and dq, and
- * goes over the keys that they see, of which the next tile comes while this one is computed:
+ * goes over the keys that they see, of which the next tile comes while this one is computed.
  *   P = exp2(scale' Q K^T - lse'),  dS = P (dO V^T - delta),  dQ = scale dS K
  */
 #ifndef S2S_KERNELS_CUDA_ATTENTION_DQ_H

@@ -13,7 +13,7 @@
 enum s2s_log_level { S2S_LOG_ERROR, S2S_LOG_WARN, S2S_LOG_INFO, S2S_LOG_DEBUG };
 
 /* Sets the program name (kept), the rank to show (-1: none) and the level; reads S2S_LOG. Called by
- * lib/base/tool. */
+ * lib/base/tool.c. */
 void s2s_log_init(const char *program, int verbosity);
 void s2s_log_set_verbosity(int verbosity); /* -1 quiet, 0 warn, 1 info, 2 debug; S2S_LOG refines */
 void s2s_log_set_rank(int world_rank);     /* from then on "program[rank]" */

@@ -1,3 +1,5 @@
+/* Digests of files and of bytes that pass by, by XXH3. */
+
 /* the shared library is built for SSE2; inlined, the code uses what -march allows */
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+# The completion of every program in bash, zsh and fish offers what its --help says.
 load common
 
 setup_tool() { :; }

@@ -1,3 +1,4 @@
+# s2s-check finds what is wrong in configs of every dialect, and says where and how to mend it.
 load common
 load inject
 

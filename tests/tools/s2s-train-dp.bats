@@ -1,7 +1,6 @@
+# Data parallelism: what ranks with other packs exchange, and what each of them keeps.
 load common
 load train
-
-# Data parallelism: what ranks with other packs exchange, and what each of them keeps.
 
 setup_tool() {
     tiny_model 'seen: t.s2s' 6 0 2

@@ -1,3 +1,4 @@
+# s2s-train: recipes, runs that stop and go on, signals, evaluation, speech, ranks that fail.
 load common
 load train
 load own_head

@@ -1,4 +1,4 @@
-/* s2s-ckpt cat */
+/* s2s-ckpt cat: the bytes or numbers of one tensor. */
 #include <math.h>
 
 #include "lib/ckpt/number.h"

@@ -1,4 +1,4 @@
-/* s2s-ckpt convert, prune, reshard, average: one job with different options */
+/* s2s-ckpt convert, prune, reshard, average: one job with different options. */
 #include "tools/ckpt/job.h"
 
 #define DEFAULT_SHARD "5GB"

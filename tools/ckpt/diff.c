@@ -1,4 +1,4 @@
-/* s2s-ckpt diff */
+/* s2s-ckpt diff: which tensors of two checkpoints differ, and by how much. */
 #include <math.h>
 
 #include "lib/ckpt/number.h"

@@ -1,4 +1,4 @@
-/* s2s-ckpt ls */
+/* s2s-ckpt ls: the tensors of a checkpoint. */
 #include "lib/io/behind.h"
 #include "lib/io/sha256.h"
 #include "tools/ckpt/ckpt_tool.h"

@@ -1,4 +1,4 @@
-/* s2s-ckpt verify */
+/* s2s-ckpt verify: is all there that a checkpoint says it has, with the bytes it had? */
 #include <stdatomic.h>
 
 #include "lib/base/threads.h"

@@ -1,4 +1,5 @@
-/* s2s-train eval RECIPE.yaml --checkpoint DIR [key=value...] */
+/* s2s-train eval RECIPE.yaml --checkpoint DIR [key=value...]: losses and texts of a checkpoint on
+ * the sets of a recipe. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

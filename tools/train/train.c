@@ -1,4 +1,5 @@
-/* s2s-train RECIPE.yaml [key=value...] */
+/* s2s-train RECIPE.yaml [key=value...]: what a recipe asks for, from the model to the end of the
+ * run. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-"""What runs under a release of PyTorch for check_torch_versions.py, which asks for one of
+"""What runs under a release of PyTorch for check_torch_versions.py, which asks for one of:
 
     torch_worker.py save WORLD FOLDER    every kind of state, saved by torch.distributed.checkpoint from WORLD processes
     torch_worker.py files FOLDER         every kind of object, saved by torch.save

@@ -10,11 +10,21 @@ export long=${1:-} S2S_LONG=${S2S_LONG:-} work
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# measured LIMIT COMMAND...: runs it with its output in $log, for LIMIT seconds at most; sets status, and took to what it took
+measured() {
+    local start=$SECONDS TIMEFORMAT='%3U %3S' user sys ms
+    { time timeout "$@" >"$log" 2>&1; } 2>"$log.cpu"
+    status=$?
+    read -r user sys <"$log.cpu"
+    ms=$((10#${user/./} + 10#${sys/./}))
+    echo $ms >"$log.cpu"
+    took="$((SECONDS - start)) s, $(((ms + 500) / 1000)) s of CPU"
+}
+
 # one binary a file; cmocka prints a line a test
 unit() {
-    local unit=$BUILD/${1%.c} status ok bad skips
-    CMOCKA_MESSAGE_OUTPUT=TAP timeout 600 "$unit" >"$log" 2>&1
-    status=$?
+    local unit=$BUILD/${1%.c} status took ok bad skips
+    CMOCKA_MESSAGE_OUTPUT=TAP measured 600 "$unit"
     ok=$(grep -cE '^ok ' "$log")
     # cmocka calls a skipped test not ok
     bad=$(grep -E '^not ok ' "$log" | grep -vc '# SKIP')
@@ -26,13 +36,15 @@ unit() {
         echo "FAILED ${unit#"$BUILD"/} (exit $status)"
         grep -vE '^ok ' "$log" | tail -n 40
     fi
+    [ "$(cat "$log.cpu")" -lt 1000 ] || echo "$1: $ok ok, $bad not ok, $took"
     count $((ok - skips)) "$bad" "$skips"
 }
 
 fuzz() {
-    local target=$BUILD/${1%.c} corpus=${1##*/fuzz_}
+    local target=$BUILD/${1%.c} corpus=${1##*/fuzz_} status took
     corpus=tests/fuzz/corpus/${corpus%.c}
-    if timeout 600 "$target" "$corpus" >"$log" 2>&1; then
+    measured 600 "$target" "$corpus"
+    if [ $status -eq 0 ]; then
         count 1 0 0
     else
         echo "FAILED $(basename "$target") over $corpus"
@@ -43,7 +55,7 @@ fuzz() {
 
 # Some tests of a file take long: they run only with --long, and are called so ("long: ..."). Others do more where S2S_LONG is set (tests/tools/common.bash).
 tool() {
-    local file=$1 start=$SECONDS tests names limit=1200 only=() status ok bad skips TIMEFORMAT='%0U %0S' user sys
+    local file=$1 tests names limit=1200 only=() status took ok bad skips
     tests=$(grep -E '^@test ' "$file" | sed -E 's/^@test "(.*)" \{.*/\1/')
     if [ "$long" = --long ]; then
         limit=3000
@@ -52,9 +64,7 @@ tool() {
         names=$(sed 's/[][\.*^$()+?{}|]/\\&/g' <<<"$tests" | paste -sd'|')
         only=(--filter "^($names)\$")
     fi
-    { time timeout $limit bats --tap "${only[@]}" "$file" >"$log" 2>&1; } 2>"$log.cpu"
-    status=$?
-    read -r user sys <"$log.cpu"
+    measured $limit bats --tap "${only[@]}" "$file"
     ok=$(grep -cE '^ok ' "$log")
     bad=$(grep -cE '^not ok ' "$log")
     skips=$(grep -cE '^ok .*# skip' "$log")
@@ -64,7 +74,7 @@ tool() {
         echo "FAILED in $file (exit $status)"
         awk '/^not ok/ {show = 1} /^ok/ {show = 0} show' "$log" | head -n 80
     fi
-    echo "$file: $ok ok, $bad not ok, $((SECONDS - start)) s, $((user + sys)) s of CPU"
+    echo "$file: $ok ok, $bad not ok, $took"
     count $((ok - skips)) "$bad" "$skips"
 }
 
@@ -101,7 +111,7 @@ items() {
     printf 'tool %s\n' "${early[@]}" "${late[@]}"
 }
 
-export -f unit fuzz tool count one
+export -f measured unit fuzz tool count one
 echo 1 >"$work/next"
 items | nl -w1 -s' ' >"$work/items"
 xargs -L 1 -P "${JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}" bash -c 'one "$@"' one <"$work/items"
@@ -121,5 +131,6 @@ if [ $((passed + failed)) -eq 0 ]; then
     echo "no test ran"
     failed=1
 fi
+echo "$SECONDS s, $((($(cat "$work"/*.cpu | paste -sd+)) / 1000)) s of CPU"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

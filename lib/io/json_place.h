@@ -28,10 +28,4 @@ static inline void s2s_json_pass(struct s2s_json_place *place, char byte)
     }
 }
 
-/* Does this byte end a member at this depth? */
-static inline bool s2s_json_cuts(const struct s2s_json_place *place, char byte, size_t depth)
-{
-    return byte == ',' && !place->in_text && place->depth == depth;
-}
-
 #endif

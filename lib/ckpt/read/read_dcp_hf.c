@@ -6,7 +6,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
-#include "lib/ckpt/read/entries.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
@@ -17,16 +16,10 @@ struct boxes {
     struct s2s_ckpt *ckpt;
     struct s2s_ckpt_tensor *tensors; /* tensors of this file, sorted by name */
     size_t n;
-    bool *placed; /* [n] */
-    struct ckpt_entries entries;
+    bool *placed;           /* [n] */
     bool has_info, in_info; /* DCP_SHARDING_INFO exists; the current string is it */
-    bool begun, ended;      /* the JSON object in it */
+    struct s2s_buf info;    /* its text */
 };
-
-static int not_json(struct s2s_error *err)
-{
-    return s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
-}
 
 static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const json_t *list,
                      struct s2s_error *err)
@@ -49,9 +42,8 @@ static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, cons
     return 0;
 }
 
-static int take_entry(void *ctx, const char *name, const json_t *info, struct s2s_error *err)
+static int take_entry(struct boxes *b, const char *name, const json_t *info, struct s2s_error *err)
 {
-    struct boxes *b = ctx;
     const struct s2s_ckpt_tensor key = {.name = name};
     const json_t *list = json_object_get(info, "saved_offsets");
     struct s2s_ckpt_tensor *end = b->tensors + b->n, *tensor = NULL;
@@ -63,36 +55,38 @@ static int take_entry(void *ctx, const char *name, const json_t *info, struct s2
     /* a name that is in the file twice: both get the offset, and are found to overlap */
     while (tensor > b->tensors && strcmp(tensor[-1].name, name) == 0)
         tensor--;
-    bool *placed = &b->placed[tensor - b->tensors];
-    if (*placed)
-        return not_json(err); /* duplicate key */
-    *placed = true;
+    b->placed[tensor - b->tensors] = true;
     for (; rc == 0 && tensor < end && strcmp(tensor->name, name) == 0; tensor++)
         rc = place_box(b->ckpt, tensor, list, err);
     return rc;
 }
 
-static int take_byte(struct boxes *b, char byte, struct s2s_error *err)
-{
-    if ((!b->begun || b->ended) && strchr(" \t\r\n", byte))
-        return 0;
-    if (b->ended || (!b->begun && byte != '{'))
-        return not_json(err);
-    b->begun = true;
-    int rc = ckpt_entries_take(&b->entries, byte, err);
-    b->ended = rc > 0;
-    return rc < 0 && b->entries.not_json ? not_json(err) : rc < 0 ? rc : 0;
-}
-
 static int take_text(void *ctx, const char *key, const char *piece, struct s2s_error *err)
 {
     struct boxes *b = ctx;
-    int rc = 0;
     if (key)
         b->in_info = strcmp(key, "DCP_SHARDING_INFO") == 0;
     b->has_info |= b->in_info;
-    for (; b->in_info && rc == 0 && *piece; piece++)
-        rc = take_byte(b, *piece, err);
+    if (b->in_info)
+        s2s_buf_puts(&b->info, piece);
+    return 0;
+}
+
+static int take_info(struct boxes *b, struct s2s_error *err)
+{
+    const char *name;
+    json_t *entry;
+    int rc = 0;
+    json_t *info =
+        json_loadb(b->info.data ? b->info.data : "", b->info.len, JSON_REJECT_DUPLICATES, NULL);
+    if (!json_is_object(info))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
+    json_object_foreach(info, name, entry)
+    {
+        if (rc == 0)
+            rc = take_entry(b, name, entry, err);
+    }
+    json_decref(info);
     return rc;
 }
 
@@ -109,16 +103,15 @@ static int check_all_placed(const struct boxes *b, struct s2s_error *err)
 static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_error *err)
 {
     struct boxes b = {.ckpt = ckpt, .tensors = ckpt->tensors + first, .n = ckpt->n_tensors - first};
-    b.entries = (struct ckpt_entries){.visit = take_entry, .ctx = &b, .name = ""};
     b.placed = s2s_xcalloc(b.n + 1, sizeof *b.placed);
     if (b.n)
         s2s_sort(b.tensors, b.n, sizeof *b.tensors, ckpt_by_tensor_name);
     int rc = s2s_safetensors_read_texts(fd, take_text, &b, err);
-    if (rc == 0 && b.has_info && !b.ended)
-        rc = not_json(err);
+    if (rc == 0 && b.has_info)
+        rc = take_info(&b, err);
     if (rc == 0 && b.has_info)
         rc = check_all_placed(&b, err);
-    ckpt_entries_release(&b.entries);
+    s2s_buf_release(&b.info);
     free(b.placed);
     return rc;
 }
@@ -178,81 +171,54 @@ static bool has_shard(char **files, size_t n, const char *name)
     return false;
 }
 
-struct box_check {
-    const struct s2s_ckpt *ckpt;
-    char **files, *last; /* last: the file found last */
-    size_t n;
-};
-
-static int check_box_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
-{
-    struct box_check *c = ctx;
-    if (!c->last || strcmp(c->last, file) != 0) {
-        if (!has_shard(c->files, c->n, file))
-            return s2s_error_set(err, S2S_E_NOTFOUND,
-                                 "%s is missing: the index says that %s is in it", file, key);
-        free(c->last);
-        c->last = s2s_xstrdup(file);
-    }
-    if (!s2s_ckpt_find(c->ckpt, key))
-        return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not", key,
-                             file);
-    return 0;
-}
-
 /* Checks that the files and tensors of the index exist; otherwise a missing box at a tensor's end
  * would go unnoticed. Tensors are sorted by name. */
 static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct s2s_error *err)
 {
-    struct box_check c = {.ckpt = ckpt, .files = files, .n = n};
-    int rc = ckpt_index_each(ckpt, "model.safetensors.index.json", check_box_entry, &c, err);
-    free(c.last);
+    const char *key, *last = NULL; /* the file that was found last */
+    json_t *map, *value;
+    int rc = ckpt_read_index(ckpt, "model.safetensors.index.json", &map, err);
+    json_object_foreach(map, key, value)
+    {
+        const char *file = json_string_value(value);
+        if ((!last || strcmp(last, file) != 0) && !has_shard(files, n, file))
+            rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                               "%s is missing: the index says that %s is in it", file, key);
+        else if (!s2s_ckpt_find(ckpt, key))
+            rc = s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not",
+                               key, file);
+        if (rc < 0)
+            break;
+        last = file;
+    }
+    json_decref(map);
     return rc < 0 ? rc : 0;
 }
 
-/* Names that are listed but in no shard. */
-struct absent {
-    const struct s2s_ckpt *ckpt;
-    char *first;
-    size_t n;
-};
-
-static int note_absent(void *ctx, const char *name, const json_t *file, struct s2s_error *err)
-{
-    struct absent *absent = ctx;
-    if (s2s_ckpt_find(absent->ckpt, name))
-        return 0;
-    if (absent->n++ == 0)
-        absent->first = s2s_xstrdup(name);
-    return 0;
-}
-
 /* NeMo Automodel lists the tensors that its shards are to be merged into, including names that were
- * not saved (tied weights): so this is only a warning. */
+ * not saved (tied weights): so names without a tensor are only a warning. */
 static void warn_of_absent(struct s2s_ckpt *ckpt)
 {
     static const char name[] = ".hf_metadata/fqn_to_file_index_mapping.json";
     struct s2s_error err = S2S_ERROR_INIT;
-    struct absent absent = {.ckpt = ckpt};
-    struct ckpt_entries entries = {.visit = note_absent, .ctx = &absent, .name = name};
-    char *text = NULL;
-    size_t len = 0;
+    const char *key, *first = NULL;
+    size_t n_absent = 0;
+    json_t *names, *file;
     if (!s2s_is_there(ckpt->dir_fd, name))
         return;
-    int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, &err);
-    const size_t begin = rc == 0 ? strcspn(text, "{") : 0;
-    for (size_t i = begin; rc == 0 && i < len; i++)
-        rc = ckpt_entries_take(&entries, text[i], &err);
-    if (rc < 0)
-        s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
-    else if (absent.n)
+    if (ckpt_read_json(&names, ckpt, name, &err) < 0)
+        s2s_warn("ckpt", "not used: %s", err.text);
+    json_object_foreach(names, key, file)
+    {
+        if (!s2s_ckpt_find(ckpt, key) && n_absent++ == 0)
+            first = key;
+    }
+    if (n_absent)
         s2s_warn("ckpt",
                  "%s: no file has %zu of the tensors that %s names, such as %s: unless they are "
                  "tied to others, a rank's share is missing",
-                 ckpt->path, absent.n, name, absent.first);
-    free(text);
-    free(absent.first);
-    ckpt_entries_release(&entries);
+                 ckpt->path, n_absent, name, first);
+    json_decref(names);
 }
 
 static bool has_words(const char *name)

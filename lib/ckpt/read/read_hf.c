@@ -5,7 +5,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read_internal.h"
-#include "lib/io/digest.h"
 
 int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
                      size_t *n, struct s2s_error *err)
@@ -139,56 +138,61 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 
 /* ---- index ---- */
 
-/* Which tensors are in which files: a sum that does not depend on their order. */
-struct index_sum {
-    uint64_t sum;
-    size_t n;
-};
-
-static void add_to_sum(struct index_sum *to, const char *name, const char *file)
+int ckpt_read_index(struct s2s_ckpt *ckpt, const char *index, json_t **map, struct s2s_error *err)
 {
-    const uint64_t pair[] = {s2s_xxh3_64(name, strlen(name)), s2s_xxh3_64(file, strlen(file))};
-    to->sum += s2s_xxh3_64(pair, sizeof pair);
-    to->n++;
-}
-
-/* The distinct files of an index, in its order. */
-struct index_files {
-    const char *folder; /* prepended to each */
-    char **names, *last;
-    size_t n, cap;
-    json_t *seen;
-    struct index_sum *said;
-};
-
-static int note_file(void *ctx, const char *name, const char *file, struct s2s_error *err)
-{
-    struct index_files *files = ctx;
-    add_to_sum(files->said, name, file);
-    if (files->last && strcmp(files->last, file) == 0) /* mostly the same as before */
+    enum { MAX_INDEX = 256 << 20 };
+    json_error_t at;
+    char *text;
+    size_t len;
+    const char *key;
+    json_t *file;
+    *map = NULL;
+    if (!s2s_is_there(ckpt->dir_fd, index))
         return 0;
-    free(files->last);
-    files->last = s2s_xstrdup(file);
-    if (json_object_get(files->seen, file))
-        return 0;
-    json_object_set_new(files->seen, file, json_null());
-    s2s_grow(&files->names, files->n, &files->cap, sizeof *files->names);
-    files->names[files->n++] = s2s_xasprintf("%s%s", files->folder, file);
-    return 0;
-}
-
-/* 1; 0: there is no index. Gives, also on failure: free each name and the list. said: receives the
- * sum of what the index says. */
-static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *folder, char ***names,
-                      size_t *n, struct index_sum *said, struct s2s_error *err)
-{
-    struct index_files files = {.folder = folder, .seen = json_object(), .said = said};
-    int rc = ckpt_index_each(ckpt, index, note_file, &files, err);
-    json_decref(files.seen);
-    free(files.last);
-    *names = files.names;
-    *n = files.n;
+    int rc = ckpt_slurp(ckpt->dir_fd, index, MAX_INDEX, &text, &len, err);
+    if (rc < 0)
+        return rc;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &at);
+    free(text);
+    if (!root)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", index, at.line, at.text);
+    *map = json_incref(json_object_get(root, "weight_map"));
+    json_decref(root);
+    if (!json_is_object(*map))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no object weight_map", index);
+    else if (json_object_size(*map) == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: weight_map is empty", index);
+    json_object_foreach(*map, key, file)
+    {
+        if (rc == 0 && (!json_is_string(file) ||
+                        !ckpt_name_is_plain(json_string_value(file), json_string_length(file))))
+            rc = s2s_error_set(err, S2S_E_FORMAT,
+                               "%s: %s is said to be in what is not a plain file name: refused",
+                               index, key);
+    }
+    if (rc == 0)
+        return 1;
+    json_decref(*map);
+    *map = NULL;
     return rc;
+}
+
+/* The distinct files of an index, in its order. Gives: ckpt_free_list. */
+static void list_files(const json_t *map, const char *folder, char ***names, size_t *n)
+{
+    json_t *seen = json_object();
+    const char *key;
+    json_t *file;
+    size_t cap = 0;
+    json_object_foreach((json_t *)map, key, file)
+    {
+        if (json_object_get(seen, json_string_value(file)))
+            continue;
+        json_object_set_new(seen, json_string_value(file), json_null());
+        s2s_grow(names, *n, &cap, sizeof **names);
+        (*names)[(*n)++] = s2s_xasprintf("%s%s", folder, json_string_value(file));
+    }
+    json_decref(seen);
 }
 
 /* Warns of safetensors files that are not in the index, or beside model.safetensors: like
@@ -217,73 +221,51 @@ static bool has_duplicate(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_ten
            (t + 1 < end && strcmp(t[1].name, t->name) == 0);
 }
 
-/* Comparison of an index with the contents of its files. */
-struct index_check {
-    struct s2s_ckpt *ckpt;
-    size_t first; /* first tensor of these files */
-    const char *folder, *prefix;
-    bool *named; /* of each tensor: it is in the index */
-};
-
-static int check_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
+/* Checks that a name of the index is in its file, among the tensors from `first` on. Gives the
+ * tensor's index. */
+static int check_entry(const struct s2s_ckpt *ckpt, size_t first, const char *folder,
+                       const char *prefix, const char *key, const char *file, size_t *idx,
+                       struct s2s_error *err)
 {
-    const struct index_check *c = ctx;
-    struct s2s_ckpt *ckpt = c->ckpt;
-    const size_t n = ckpt->n_tensors - c->first;
-    char *name = *c->prefix ? s2s_xasprintf("%s%s", c->prefix, key) : NULL;
-    const struct s2s_ckpt_tensor want = {.name = name ? name : key};
+    char *name = s2s_xasprintf("%s%s", prefix, key);
     const struct s2s_ckpt_tensor *found =
-        n ? bsearch(&want, ckpt->tensors + c->first, n, sizeof want, ckpt_by_tensor_name) : NULL;
+        find_among(ckpt->tensors + first, ckpt->n_tensors - first, name);
     free(name);
-    if (found && has_duplicate(ckpt, found, c->first))
+    if (found && has_duplicate(ckpt, found, first))
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);
     if (!found ||
-        strcmp(ckpt->files[ckpt_place_at(found, 0)->file].name + strlen(c->folder), file) != 0)
+        strcmp(ckpt->files[ckpt_place_at(found, 0)->file].name + strlen(folder), file) != 0)
         return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s%s: it is not",
-                             key, c->folder, file);
-    bool *named = &c->named[found - (ckpt->tensors + c->first)];
-    if (*named)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s is twice in the index", key);
-    *named = true;
+                             key, folder, file);
+    *idx = (size_t)(found - (ckpt->tensors + first));
     return 0;
 }
 
-/* Did the index say just what is in the files? Sorted from c->first on. */
-static bool is_said(const struct index_check *c, const struct index_sum *said)
-{
-    const struct s2s_ckpt *ckpt = c->ckpt;
-    struct index_sum is = {.n = 0};
-    for (size_t i = c->first; i < ckpt->n_tensors; i++) {
-        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        const int file = t->n_chunks ? ckpt_place_at(t, 0)->file : -1;
-        if (file < 0 || has_duplicate(ckpt, t, c->first))
-            return false;
-        add_to_sum(&is, t->name + strlen(c->prefix), ckpt->files[file].name + strlen(c->folder));
-    }
-    return is.n == said->n && is.sum == said->sum;
-}
-
 /* Checks that every name of the index is in its file. Tensors that are not in the index are read,
- * as transformers does, with a warning. said: of list_index; the index is read again only to tell
- * what is otherwise. */
-static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, const char *folder,
-                       const char *prefix, const struct index_sum *said, struct s2s_error *err)
+ * as transformers does, with a warning. first: the first tensor of these files. */
+static int check_index(struct s2s_ckpt *ckpt, const json_t *map, size_t first, const char *folder,
+                       const char *prefix, struct s2s_error *err)
 {
-    struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
     const size_t n = ckpt->n_tensors - first;
+    const char *key;
+    json_t *file;
+    size_t idx = 0;
+    int rc = 0;
+    bool *named = s2s_xcalloc(n + 1, sizeof *named);
     if (n)
         s2s_sort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
-    if (is_said(&c, said))
-        return 0;
-    c.named = s2s_xcalloc(n + 1, sizeof *c.named);
-    int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
-    for (size_t i = 0; i < n && rc > 0; i++)
-        if (!c.named[i])
+    json_object_foreach((json_t *)map, key, file)
+    {
+        rc = check_entry(ckpt, first, folder, prefix, key, json_string_value(file), &idx, err);
+        if (rc < 0)
+            break;
+        named[idx] = true;
+    }
+    for (size_t i = 0; i < n && rc == 0; i++)
+        if (!named[i])
             s2s_warn("ckpt", "%s: not in the index, but read", ckpt->tensors[first + i].name);
-    free(c.named);
-    if (rc == 0)
-        rc = s2s_error_set(err, S2S_E_IO, "%s: gone while it was read", index);
-    return rc < 0 ? rc : 0;
+    free(named);
+    return rc;
 }
 
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
@@ -292,10 +274,12 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     char *index = s2s_xasprintf("%smodel.safetensors.index.json", folder);
     char *single = s2s_xasprintf("%smodel.safetensors", folder), **files = NULL;
     size_t n = 0, first = ckpt->n_tensors;
-    struct index_sum said = {.n = 0};
-    int rc = list_index(ckpt, index, folder, &files, &n, &said, err);
+    json_t *map;
+    int rc = ckpt_read_index(ckpt, index, &map, err);
     const bool indexed = rc > 0;
     rc = rc < 0 ? rc : 0;
+    if (indexed)
+        list_files(map, folder, &files, &n);
     if (rc == 0 && !indexed && s2s_is_there(ckpt->dir_fd, single)) {
         rc = ckpt_read_safetensors(ckpt, single, prefix, err);
         if (rc == 0)
@@ -310,7 +294,8 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     if (rc == 0 && indexed)
         rc = warn_of_others(ckpt, folder, files, n, "not in the index", err);
     if (rc == 0 && indexed)
-        rc = check_index(ckpt, index, first, folder, prefix, &said, err);
+        rc = check_index(ckpt, map, first, folder, prefix, err);
+    json_decref(map);
     ckpt_free_list(files, n);
     free(index);
     free(single);
@@ -347,9 +332,11 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
     static const char index[] = "pytorch_model.bin.index.json";
     char **files = NULL;
     size_t n = 0;
-    struct index_sum said = {.n = 0};
-    int rc = list_index(ckpt, index, "", &files, &n, &said, err);
+    json_t *map;
+    int rc = ckpt_read_index(ckpt, index, &map, err);
     const bool indexed = rc > 0;
+    if (indexed)
+        list_files(map, "", &files, &n);
     if (rc == 0)
         rc = list_bin(ckpt, &files, &n, err);
     if (rc == 0)
@@ -361,7 +348,8 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
             ckpt_hint_bytes(ckpt, files[i], rc, err);
     }
     if (rc == 0 && indexed)
-        rc = check_index(ckpt, index, 0, "", "", &said, err);
+        rc = check_index(ckpt, map, 0, "", "", err);
+    json_decref(map);
     ckpt_free_list(files, n);
     return rc;
 }

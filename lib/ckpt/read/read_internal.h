@@ -89,14 +89,10 @@ int ckpt_keep_texts(struct s2s_ckpt *ckpt, const struct s2s_safetensors *st, int
  * several with an index. */
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
                  struct s2s_error *err);
-/* Called with a tensor's name and the file (a plain name) that contains it by the index; both lent
- * for the call. A negative result stops reading and is returned. */
-typedef int ckpt_index_visit(void *ctx, const char *name, const char *file, struct s2s_error *err);
-/* Reads the file `index` ("model.safetensors.index.json") and calls visit for each entry, in the
- * file's order. Duplicate names may be visited twice. Returns 1; 0 if there is no such file;
- * FORMAT, IO, or what visit returned. (index.c) */
-int ckpt_index_each(struct s2s_ckpt *ckpt, const char *index, ckpt_index_visit *visit, void *ctx,
-                    struct s2s_error *err);
+/* Reads the file `index` ("model.safetensors.index.json"): *map is its object of file names, all of
+ * them plain, by tensors' names. Returns 1; 0 and NULL if there is no such file; FORMAT, IO. Gives:
+ * json_decref. (read_hf.c) */
+int ckpt_read_index(struct s2s_ckpt *ckpt, const char *index, json_t **map, struct s2s_error *err);
 /* Lists the entries of a folder ("" or "llm/", which is prepended to each name) whose names end
  * with suffix, sorted; without hidden ones, and without one that is only the suffix. Gives:
  * ckpt_free_list. OPEN. */

@@ -1,202 +1,69 @@
-/*
- * Chunks of tensors in compact form, as there may be a million. The boxes of a tensor are one
- * array, shared by all tensors with the same boxes; otherwise a chunk is only its place. A plain
- * tensor, or a part of a storage, has no boxes: its only box is its shape.
- */
+/* Chunks of tensors, and the memory of a checkpoint that these, shapes and names are in. */
 #include "lib/ckpt/model.h"
 
-_Static_assert(sizeof(struct s2s_ckpt_tensor) == 48, "there may be hundreds of thousands");
-_Static_assert(sizeof(struct ckpt_location) == 24, "there may be a million");
-
-/* Layout of a chunk in its storage, if not row-major from the start. */
-struct layout {
-    const int64_t *stride; /* [n_dims], in elements; NULL: contiguous */
-    int64_t data;          /* offset of element 0 in the storage; of a view, which has none, in the
-                            * file */
-};
-
-/* Members that few tensors need. */
-struct ckpt_odd {
-    struct layout *layouts; /* NULL, or [n_chunks] */
-    const int64_t *orig_shape;
-    const struct s2s_ckpt_tensor *stored;
-};
-
-static bool has_no_boxes(const struct s2s_ckpt_tensor *tensor)
+void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len)
 {
-    return tensor->is_plain || tensor->is_part;
+    return s2s_blocks_alloc(&ckpt->arena, len);
+}
+
+char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
+{
+    return s2s_blocks_text(&ckpt->arena, s, len);
+}
+
+const int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, size_t n)
+{
+    int64_t *kept = ckpt_arena(ckpt, n * sizeof *v);
+    if (n)
+        memcpy(kept, v, n * sizeof *v);
+    return kept;
 }
 
 const int64_t *s2s_ckpt_orig_shape(const struct s2s_ckpt_tensor *tensor)
 {
-    return has_no_boxes(tensor) || !tensor->odd ? NULL : tensor->odd->orig_shape;
+    return tensor->orig_shape;
 }
 
-const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor)
-{
-    return has_no_boxes(tensor) || !tensor->odd ? NULL : tensor->odd->stored;
-}
-
-static int64_t store_of(const struct ckpt_location *place)
-{
-    return place->is_view ? 0 : place->store_pos;
-}
-
-struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
+void ckpt_set_boxes(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *boxes,
+                    size_t n_chunks)
 {
     const int n = tensor->n_dims;
-    if (tensor->is_plain)
-        return (struct ckpt_chunk){.offset = ckpt_origin,
-                                   .size = tensor->shape,
-                                   .data = tensor->place.store_pos,
-                                   .place = tensor->place};
-    if (tensor->is_part)
-        return (struct ckpt_chunk){.offset = ckpt_origin,
-                                   .size = tensor->shape,
-                                   .stride = tensor->part.stride,
-                                   .data = tensor->part.store->store_pos + tensor->part.data,
-                                   .place = *tensor->part.store};
-    const int64_t *box = tensor->boxes + 2 * (size_t)n * k;
-    struct ckpt_chunk chunk = {.offset = box, .size = box + n, .place = tensor->places[k]};
-    chunk.data = store_of(&chunk.place);
-    if (tensor->odd && tensor->odd->layouts) {
-        chunk.stride = tensor->odd->layouts[k].stride;
-        chunk.data += tensor->odd->layouts[k].data;
-    }
-    return chunk;
+    tensor->n_chunks = (uint32_t)n_chunks;
+    tensor->chunks = ckpt_arena(ckpt, n_chunks * sizeof *tensor->chunks);
+    for (size_t k = 0; k < n_chunks; k++, boxes += 2 * (size_t)n)
+        tensor->chunks[k] =
+            (struct ckpt_chunk){.offset = boxes, .size = boxes + n, .place = {.file = -1}};
 }
 
-const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
-{
-    return tensor->is_plain  ? &tensor->place
-           : tensor->is_part ? tensor->part.store
-                             : &tensor->places[k];
-}
-
-struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k)
-{
-    return (struct ckpt_location *)ckpt_place_at(tensor, k);
-}
-
-struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
-{
-    return (struct s2s_ckpt_tensor *)tensor;
-}
-
-void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t n_chunks)
-{
-    const int n = tensor->n_dims;
-    tensor->n_chunks = n_chunks;
-    tensor->is_part = false;
-    tensor->is_plain = n_chunks == 1 && ckpt_same_shape(boxes, n, ckpt_origin, n) &&
-                       ckpt_same_shape(boxes + n, n, tensor->shape, n);
-    if (tensor->is_plain) {
-        tensor->place = (struct ckpt_location){.file = -1};
-    } else {
-        tensor->boxes = boxes;
-        tensor->places = NULL;
-        tensor->odd = NULL;
-    }
-}
-
-void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
-{
-    if (has_no_boxes(tensor) || tensor->places)
-        return;
-    tensor->places = ckpt_arena(ckpt, tensor->n_chunks * sizeof *tensor->places);
-    for (size_t k = 0; k < tensor->n_chunks; k++)
-        tensor->places[k].file = -1;
-}
-
-/* Gives the tensor a box and a place of its own, for what a plain one or a part has no room for. */
-static struct ckpt_odd *odd_of(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
-{
-    const int n = tensor->n_dims;
-    int64_t box[2 * S2S_MAX_DIMS] = {0};
-    if (has_no_boxes(tensor)) {
-        const struct ckpt_location place = *ckpt_place_at(tensor, 0);
-        const struct layout layout = {.stride = tensor->part.stride, .data = tensor->part.data};
-        const bool was_part = tensor->is_part;
-        memcpy(box + n, tensor->shape, (size_t)n * sizeof *box);
-        tensor->is_plain = tensor->is_part = false;
-        tensor->boxes = ckpt_arena_ints(ckpt, box, 2 * (size_t)n);
-        tensor->places = memcpy(ckpt_arena(ckpt, sizeof place), &place, sizeof place);
-        tensor->odd = was_part ? ckpt_arena(ckpt, sizeof *tensor->odd) : NULL;
-        if (was_part)
-            tensor->odd->layouts = memcpy(ckpt_arena(ckpt, sizeof layout), &layout, sizeof layout);
-    }
-    if (!tensor->odd)
-        tensor->odd = ckpt_arena(ckpt, sizeof *tensor->odd);
-    return tensor->odd;
-}
-
-void ckpt_keep_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                          const int64_t *shape)
-{
-    if (shape)
-        odd_of(ckpt, tensor)->orig_shape = ckpt_arena_ints(ckpt, shape, tensor->n_dims - 1);
-}
-
-void ckpt_keep_stored(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                      const struct s2s_ckpt_tensor *stored)
-{
-    odd_of(ckpt, tensor)->stored = stored;
-}
-
-/* The location of a storage, of which many tensors that follow each other may be parts. */
-static struct ckpt_location *share_store(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
-{
-    struct ckpt_location *last = ckpt->last_store;
-    if (!last || last->file != place->file || last->store_pos != place->store_pos ||
-        last->store_len != place->store_len || last->has_crc != place->has_crc ||
-        last->crc != place->crc || last->checked != place->checked)
-        last = memcpy(ckpt_arena(ckpt, sizeof *last), place, sizeof *last);
-    return ckpt->last_store = last;
-}
-
-void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
+void ckpt_put_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                     const struct ckpt_chunk *chunk)
 {
     const int n = tensor->n_dims;
+    struct ckpt_chunk *own = &tensor->chunks[k];
     int64_t contiguous[S2S_MAX_DIMS];
-    struct layout layout = {.stride = NULL};
+    const int64_t *stride = chunk->stride;
     ckpt_box_strides(contiguous, chunk->size, n);
-    if (chunk->stride && !ckpt_same_shape(chunk->stride, n, contiguous, n))
-        layout.stride = ckpt_arena_ints(ckpt, chunk->stride, n);
-    if (chunk->place.located)
-        layout.data = chunk->data - store_of(&chunk->place);
-    const bool is_odd = layout.stride || layout.data;
-    if (has_no_boxes(tensor) && !chunk->place.is_view) {
-        tensor->is_part = is_odd;
-        tensor->is_plain = !is_odd;
-    }
-    if (tensor->is_part) {
-        tensor->part.store = share_store(ckpt, &chunk->place);
-        tensor->part.stride = layout.stride;
-        tensor->part.data = layout.data;
-        return;
-    }
-    if (is_odd || (!has_no_boxes(tensor) && tensor->odd && tensor->odd->layouts)) {
-        struct ckpt_odd *odd = odd_of(ckpt, tensor);
-        if (!odd->layouts)
-            odd->layouts = ckpt_arena(ckpt, tensor->n_chunks * sizeof *odd->layouts);
-        odd->layouts[k] = layout;
-    }
-    *ckpt_edit_place(tensor, k) = chunk->place;
+    if (stride && ckpt_same_shape(stride, n, contiguous, n))
+        stride = NULL;
+    own->stride = stride ? ckpt_arena_ints(ckpt, stride, (size_t)n) : NULL;
+    own->data = chunk->data;
+    own->place = chunk->place;
 }
 
 void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
                      const struct ckpt_chunk *chunks, size_t n_chunks)
 {
-    const size_t n = tensor->n_dims;
-    int64_t *boxes = s2s_xmalloc((2 * n * n_chunks + 1) * sizeof *boxes), *at = boxes;
-    for (size_t k = 0; k < n_chunks; k++, at += 2 * n) {
-        memcpy(at, chunks[k].offset, n * sizeof *at);
-        memcpy(at + n, chunks[k].size, n * sizeof *at);
+    const size_t n = (size_t)tensor->n_dims;
+    struct ckpt_chunk *own = ckpt_arena(ckpt, n_chunks * sizeof *own);
+    for (size_t k = 0; k < n_chunks; k++) {
+        const struct ckpt_chunk *chunk = &chunks[k];
+        own[k].offset =
+            chunk->offset == ckpt_origin ? ckpt_origin : ckpt_arena_ints(ckpt, chunk->offset, n);
+        own[k].size =
+            chunk->size == tensor->shape ? tensor->shape : ckpt_arena_ints(ckpt, chunk->size, n);
     }
-    ckpt_set_boxes(tensor, ckpt_arena_ints(ckpt, boxes, 2 * n * n_chunks), n_chunks);
-    free(boxes);
-    ckpt_make_places(ckpt, tensor);
+    tensor->n_chunks = (uint32_t)n_chunks;
+    tensor->chunks = own;
     for (size_t k = 0; k < n_chunks; k++)
         ckpt_put_chunk(ckpt, tensor, k, &chunks[k]);
 }

@@ -182,8 +182,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->paths);
     free(ckpt->objects);
     free(ckpt->copies);
-    free(ckpt->rank_places);
-    ckpt_arena_release(ckpt);
+    s2s_blocks_release(&ckpt->arena);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
     ckpt->common = ckpt->run_args = ckpt->rank_values = NULL;
     ckpt->members = NULL;
@@ -191,7 +190,6 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->paths = NULL;
     ckpt->objects = NULL;
     ckpt->copies = NULL;
-    ckpt->rank_places = NULL;
     ckpt->n_members = ckpt->n_tensors = ckpt->n_objects = 0;
     ckpt->n_copies = 0;
 }

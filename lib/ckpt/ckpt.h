@@ -57,29 +57,16 @@ struct ckpt_location {
     };
 };
 
-/* A tensor. There may be hundreds of thousands. Members after the first four are for lib/ckpt only
- * (model.h). */
+/* A tensor. Members after the first four are for lib/ckpt only (model.h). */
 struct s2s_ckpt_tensor {
     const char *name;
     const int64_t *shape; /* [n_dims], of the whole tensor */
     uint32_t n_chunks;
     enum s2s_dtype dtype : 8;
     int n_dims : 8;
-    bool is_plain : 1; /* its only chunk is all of it, row-major, from the start of a storage */
-    bool is_part : 1;  /* the same of a larger storage, or otherwise than row-major */
-    union {
-        struct ckpt_location place;      /* is_plain */
-        struct {                         /* is_part: */
-            struct ckpt_location *store; /* shared with other parts */
-            const int64_t *stride;       /* [n_dims], in elements; NULL: row-major */
-            int64_t data;                /* offset of element 0 in the storage */
-        } part;
-        struct {
-            const int64_t *boxes;         /* [n_chunks][2][n_dims]: offset and size of each */
-            struct ckpt_location *places; /* [n_chunks] */
-            struct ckpt_odd *odd;         /* NULL, or rarely used members (chunk.c) */
-        };
-    };
+    struct ckpt_chunk *chunks;            /* [n_chunks] */
+    const int64_t *orig_shape;            /* what s2s_ckpt_orig_shape returns */
+    const struct s2s_ckpt_tensor *stored; /* what ckpt_stored returns */
 };
 /* The shape that the tensor had before Megatron-Core flattened it, n_dims - 1 axes, lent until
  * close; NULL: not flattened. The stored shape is [grid..., local]: for each original axis the

@@ -14,8 +14,8 @@
 #include "lib/ckpt/names.h"
 #include "lib/io/there.h"
 
-/* A chunk of a tensor, assembled from its compact form. Element [i0, i1, ..] of its box is at data
- * + sum(i * stride) * itemsize; stride and data are known once the place is located. */
+/* A chunk of a tensor. Element [i0, i1, ..] of its box is at data + sum(i * stride) * itemsize;
+ * stride and data are known once the place is located. */
 struct ckpt_chunk {
     const int64_t *offset, *size; /* [n_dims] */
     const int64_t *stride;        /* [n_dims], in elements; NULL: contiguous */
@@ -23,31 +23,29 @@ struct ckpt_chunk {
     struct ckpt_location place;
 };
 
-struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k);
+static inline struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
+{
+    return tensor->chunks[k];
+}
 /* What is known about the location of a chunk; updated while it is read. */
-const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k);
-struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k);
-/* Write access to a tensor, or a view of one, that the checkpoint has lent. */
-struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt,
-                                        const struct s2s_ckpt_tensor *tensor);
-/* Stores a chunk's place, stride and data; its box stays. A plain tensor may become a part, or
- * neither. */
-void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
+static inline struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
+{
+    return &tensor->chunks[k].place;
+}
+/* Stores a chunk's place, stride and data; its box stays. */
+void ckpt_put_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                     const struct ckpt_chunk *chunk);
 /* Replaces the chunks of a tensor whose shape is set. */
 void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
                      const struct ckpt_chunk *chunks, size_t n_chunks);
-/* The same in two steps: boxes [n_chunks][2][n_dims] (keeps them: ckpt_arena_ints), then memory for
- * their places, initially in no file (-1), unless allocated before. */
-void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t n_chunks);
-void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor);
-/* Set what s2s_ckpt_orig_shape (NULL: none) and ckpt_stored return. */
-void ckpt_keep_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                          const int64_t *shape);
-void ckpt_keep_stored(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                      const struct s2s_ckpt_tensor *stored);
+/* The same, with boxes [n_chunks][2][n_dims] (keeps them) in no file yet (-1). */
+void ckpt_set_boxes(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *boxes,
+                    size_t n_chunks);
 /* The tensor that it is a view of (s2s_ckpt_unflattened, ckpt_transposed), or NULL. */
-const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor);
+static inline const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor)
+{
+    return tensor->stored;
+}
 
 /* A file that is read. Of possibly thousands only some are open at a time (ckpt_file_fd). */
 struct ckpt_source_file {
@@ -104,26 +102,23 @@ struct s2s_ckpt {
     bool unfinished;  /* a Megatron-Core folder without metadata.json, which is written last */
     json_t *common;   /* the common state; small tensors as CKPT_SMALL_TENSOR */
     json_t *run_args; /* "args" if common lacks them (ckpt_read_args, ckpt_read_run_config) */
-    struct s2s_blocks arena;          /* names, shapes, boxes, places */
-    struct ckpt_vector *vectors;      /* NULL, or a cache of shapes and boxes in it (arena.c) */
-    struct ckpt_location *last_store; /* NULL, or that of the last tensor that is a part, in it */
-    size_t chunk_idx;                 /* chunk that s2s_ckpt_read read last: the next is near */
-    void *scratch;                    /* CKPT_SCRATCH bytes for s2s_ckpt_read; NULL until needed */
-    char *piece;                      /* for ckpt_piece; NULL until needed */
-    struct ckpt_crc *crcs;            /* NULL, or CRC-32s of storages being read (read.c) */
-    struct ckpt_verified *verified;   /* NULL, or storages whose CRC-32 was verified (verify.c) */
-    bool no_links;                    /* files of this format are never links: refuse those */
-    bool warned_no_crc;               /* ckpt_warn_no_crc has warned */
-    char *warned_opaque;              /* NULL, or the classes of the last warning (ckpt_warn_opaque)
-                                       */
-    const char *part;                 /* NULL, or the part of a model that this is ("llm") */
-    size_t name_bytes;                /* total length of names of tensors and objects */
-    struct ckpt_copy *copies;         /* of FSDP ranks: only `verify` reads them */
+    struct s2s_blocks arena;        /* names, shapes, boxes, places */
+    size_t chunk_idx;               /* chunk that s2s_ckpt_read read last: the next is near */
+    void *scratch;                  /* CKPT_SCRATCH bytes for s2s_ckpt_read; NULL until needed */
+    char *piece;                    /* for ckpt_piece; NULL until needed */
+    struct ckpt_crc *crcs;          /* NULL, or CRC-32s of storages being read (read.c) */
+    struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was verified (verify.c) */
+    bool no_links;                  /* files of this format are never links: refuse those */
+    bool warned_no_crc;             /* ckpt_warn_no_crc has warned */
+    char *warned_opaque;            /* NULL, or the classes of the last warning (ckpt_warn_opaque)
+                                     */
+    const char *part;               /* NULL, or the part of a model that this is ("llm") */
+    size_t name_bytes;              /* total length of names of tensors and objects */
+    struct ckpt_copy *copies;       /* of FSDP ranks: only `verify` reads them */
     size_t n_copies, cap_copies;
-    struct ckpt_location *rank_places; /* NULL, or memory of the places of FSDP ranks' chunks */
-    size_t n_left_values;              /* values of rank files with tensors that are not read */
-    size_t n_left_states;              /* rank folders whose optimizer is not among the tensors */
-    json_t *rank_values; /* NULL, or how many merged rank folders had a value, by name */
+    size_t n_left_values; /* values of rank files with tensors that are not read */
+    size_t n_left_states; /* rank folders whose optimizer is not among the tensors */
+    json_t *rank_values;  /* NULL, or how many merged rank folders had a value, by name */
 };
 
 /* Frees tensors, objects, members and common state. The files stay known. */
@@ -151,14 +146,11 @@ const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const ch
 /* Compares members by name, for qsort. */
 int ckpt_by_member_name(const void *a, const void *b);
 
-/* Memory that lives as long as the checkpoint, or until ckpt_arena_release (arena.c): len bytes,
- * zeroed; a copy of len bytes and a zero byte. */
+/* Memory that lives as long as the checkpoint: len bytes, zeroed; a copy of len bytes and a zero
+ * byte; a copy of n numbers. */
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
-/* A copy of n numbers, which must not be changed: equal vectors share memory, as a layer has the
- * shapes and boxes of the one before. */
 const int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, size_t n);
-void ckpt_arena_release(struct s2s_ckpt *ckpt);
 
 /* The index in files of the file called name, which is added if new. NOTFOUND; FORMAT: not a
  * regular file, or a link in a format without links; OPEN: may not be read; IO. */

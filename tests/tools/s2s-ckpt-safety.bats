@@ -738,7 +738,7 @@ PY
     says "no file has 2 of the tensors that .hf_metadata/fqn_to_file_index_mapping.json names, such as model.layers.0.mlp.up_proj.weight"
     echo '{"model.norm.weight": 1,, }' >model/.hf_metadata/fqn_to_file_index_mapping.json
     exits 0 s2s-ckpt verify model
-    says "not used: .hf_metadata/fqn_to_file_index_mapping.json:1:"
+    says "not used: model/.hf_metadata/fqn_to_file_index_mapping.json:1:"
 }
 
 @test "one file of several that is named alone is said to be one" {

@@ -246,19 +246,6 @@ static bool same_way(const struct s2s_ckpt_tensor *first, const struct part *par
            memcmp(first->shape + part->n_dims, way, (size_t)(1 + part->n_cuts) * sizeof *way) == 0;
 }
 
-static void put_place(struct ckpt_fsdp *f, struct ckpt_location *place, size_t idx,
-                      const struct s2s_ckpt_tensor *tensor, bool is_empty)
-{
-    const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, 0);
-    *place = chunk.place;
-    f->n_put++;
-    if (tensor->is_plain || is_empty)
-        return;
-    s2s_grow(&f->odd, f->n_odd, &f->cap_odd, sizeof *f->odd);
-    f->odd[f->n_odd++] =
-        (struct ckpt_fsdp_odd){(uint32_t)idx, (uint32_t)f->rank, chunk.stride, chunk.data};
-}
-
 int ckpt_fsdp_put(struct ckpt_fsdp *f, const char *name, size_t len,
                   const struct s2s_ckpt_tensor *tensor, const struct ckpt_dtensor *d,
                   struct s2s_error *err)
@@ -280,11 +267,13 @@ int ckpt_fsdp_put(struct ckpt_fsdp *f, const char *name, size_t len,
                                 "%s is cut by other meshes or placements in %s and %s", 0, f->rank,
                                 name, err);
     const size_t idx = (size_t)(first - f->ckpt->tensors);
-    struct ckpt_location *place = &f->places[idx * f->n_columns + (size_t)f->rank];
-    if (place->file >= 0)
+    struct ckpt_chunk *chunk = &f->chunks[idx * f->n_columns + (size_t)f->rank];
+    if (chunk->place.file >= 0)
         return ckpt_fsdp_differ(f, S2S_E_FORMAT, "%s is there twice, in %s", f->rank, f->rank, name,
                                 err);
-    put_place(f, place, idx, tensor, part.is_empty);
+    *chunk = ckpt_chunk_at(tensor, 0);
+    chunk->stride = part.is_empty ? NULL : chunk->stride;
+    f->n_put++;
     return 0;
 }
 
@@ -297,12 +286,12 @@ static void add_columns(struct ckpt_fsdp *f)
     const size_t n = f->ckpt->n_tensors, had = f->n_columns;
     size_t now = had ? 2 * had : 2;
     now = now < (size_t)f->n_ranks ? now : (size_t)f->n_ranks;
-    f->places = s2s_xrealloc(f->places, n * now + 1, sizeof *f->places);
+    f->chunks = s2s_xrealloc(f->chunks, n * now + 1, sizeof *f->chunks);
     for (size_t i = n; i-- > 0;) {
-        struct ckpt_location *row = &f->places[i * now];
-        memmove(row, &f->places[i * had], had * sizeof *row);
+        struct ckpt_chunk *row = &f->chunks[i * now];
+        memmove(row, &f->chunks[i * had], had * sizeof *row);
         for (size_t k = had; k < now; k++)
-            row[k] = (struct ckpt_location){.file = -1};
+            row[k] = (struct ckpt_chunk){.place = {.file = -1}};
     }
     f->n_columns = now;
 }
@@ -319,8 +308,7 @@ void ckpt_fsdp_release(struct ckpt_fsdp *f)
 {
     free(f->meshes);
     free(f->seen);
-    free(f->places);
-    free(f->odd);
+    free(f->chunks);
     *f = (struct ckpt_fsdp){.n_ranks = 0};
 }
 

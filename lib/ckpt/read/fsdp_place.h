@@ -21,13 +21,6 @@ struct ckpt_fsdp_seen {
     int64_t size[CKPT_MESH_AXES], at[CKPT_MESH_AXES]; /* at: of this rank */
 };
 
-/* Layout of a part that is not row-major from the start of its storage. */
-struct ckpt_fsdp_odd {
-    uint32_t tensor, rank;
-    const int64_t *stride; /* as in struct ckpt_chunk */
-    int64_t data;
-};
-
 /* How a tensor is cut, behind its shape: the index of its mesh, and for each axis of that the axis
  * of the tensor that it cuts, or -1; or that it is no DTensor, and whole on each rank. */
 enum { CKPT_FSDP_WHOLE = -1, CKPT_FSDP_OTHER = -2 };
@@ -35,7 +28,7 @@ enum { CKPT_FSDP_WHOLE = -1, CKPT_FSDP_OTHER = -2 };
 /*
  * The files of all ranks, which are read one after the other. The tensors of the first one's are
  * those of the checkpoint, with its part as their only chunk. Of the other ranks' only the places
- * are kept, as there may be a million.
+ * are kept.
  */
 struct ckpt_fsdp {
     struct s2s_ckpt *ckpt;
@@ -44,12 +37,10 @@ struct ckpt_fsdp {
     size_t n_meshes, cap_meshes;
     struct ckpt_fsdp_seen *seen; /* in this file */
     size_t n_seen, cap_seen;
-    struct ckpt_location *places; /* [tensors of the checkpoint, sorted][n_columns], by rank; file
-                                   * -1: not yet */
+    struct ckpt_chunk *chunks; /* [tensors of the checkpoint, sorted][n_columns], by rank, without
+                                * their boxes; file -1: not yet */
     size_t n_columns;
     size_t n_put; /* in this file */
-    struct ckpt_fsdp_odd *odd;
-    size_t n_odd, cap_odd;
 };
 
 /* Of the first rank: sets the shape of a tensor that has the local part of d, or is whole (d NULL),

@@ -262,7 +262,7 @@ static struct ckpt_location *storage_of(struct s2s_ckpt *ckpt, const struct s2s_
         k = place->stored_idx;
         tensor = ckpt_stored(tensor);
     }
-    return ckpt_edit_place(ckpt_own_tensor(ckpt, tensor), k);
+    return ckpt_place_at(tensor, k);
 }
 
 /* Reads the overlap of a chunk and the requested box to its place in out; *numel: its elements. */

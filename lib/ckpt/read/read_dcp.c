@@ -120,7 +120,7 @@ static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
     int rc = boxes ? copy_boxes(boxes, n, list, err) : S2S_E_NOMEM;
     if (rc == 0) {
         sort_boxes(boxes, n_chunks, n);
-        ckpt_set_boxes(tensor, ckpt_arena_ints(r->ckpt, boxes, n_ints), n_chunks);
+        ckpt_set_boxes(r->ckpt, tensor, ckpt_arena_ints(r->ckpt, boxes, n_ints), n_chunks);
     }
     free(boxes);
     return rc;
@@ -181,7 +181,7 @@ static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2
     return rc;
 }
 
-static struct ckpt_location *find_place(struct s2s_ckpt_tensor *tensor, const int64_t *offset)
+static struct ckpt_location *find_place(const struct s2s_ckpt_tensor *tensor, const int64_t *offset)
 {
     size_t low = 0, high = tensor->n_chunks;
     while (low < high) {
@@ -189,7 +189,7 @@ static struct ckpt_location *find_place(struct s2s_ckpt_tensor *tensor, const in
         const int order =
             compare_ints(offset, ckpt_chunk_at(tensor, middle).offset, tensor->n_dims);
         if (order == 0)
-            return ckpt_edit_place(tensor, middle);
+            return ckpt_place_at(tensor, middle);
         if (order < 0)
             high = middle;
         else
@@ -263,7 +263,7 @@ static int place_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object *object,
     return 0;
 }
 
-static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
+static int place_chunk(const struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
                        const struct item *item, struct s2s_error *err)
 {
     int64_t offset[S2S_MAX_DIMS];
@@ -272,7 +272,7 @@ static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *i
     struct ckpt_location *place = n == tensor->n_dims ? find_place(tensor, offset) : NULL;
     /* a tensor of one chunk may be stored without an offset */
     if ((!at || at->kind == CKPT_NONE) && tensor->n_chunks == 1)
-        place = ckpt_edit_place(tensor, 0);
+        place = ckpt_place_at(tensor, 0);
     if (!place)
         return s2s_error_set(err, S2S_E_FORMAT, "stored chunk that the tensor does not have");
     if (place->file >= 0)
@@ -295,7 +295,7 @@ static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
     struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
     int rc = read_item(ckpt, info, &item, err);
     if (rc == 0 && tensor)
-        rc = place_chunk(ckpt_own_tensor(ckpt, tensor), index, &item, err);
+        rc = place_chunk(tensor, index, &item, err);
     else if (rc == 0 && object)
         rc = place_object(ckpt, object, &item, err);
     else if (rc == 0)
@@ -318,12 +318,12 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 static int by_place(const void *a, const void *b)
 {
-    const struct ckpt_location *x = *(struct ckpt_location *const *)a,
-                               *y = *(struct ckpt_location *const *)b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    if (x->store_pos != y->store_pos)
-        return x->store_pos < y->store_pos ? -1 : 1;
+    const struct ckpt_chunk *x = *(struct ckpt_chunk *const *)a,
+                            *y = *(struct ckpt_chunk *const *)b;
+    if (x->place.file != y->place.file)
+        return x->place.file < y->place.file ? -1 : 1;
+    if (x->place.store_pos != y->place.store_pos)
+        return x->place.store_pos < y->place.store_pos ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
@@ -332,22 +332,21 @@ static int by_place(const void *a, const void *b)
 static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t,
                        struct s2s_error *err)
 {
-    const struct ckpt_location **sorted = s2s_xmalloc(t->n_chunks * sizeof(void *));
+    const struct ckpt_chunk **sorted = s2s_xmalloc(t->n_chunks * sizeof(void *));
     char a[200], b[200];
     size_t n = 0;
     int rc = 0;
     for (size_t k = 0; k < t->n_chunks; k++)
-        if (ckpt_box_numel(ckpt_chunk_at(t, k).size, t->n_dims) > 0)
-            sorted[n++] = &t->places[k];
+        if (ckpt_box_numel(t->chunks[k].size, t->n_dims) > 0)
+            sorted[n++] = &t->chunks[k];
     qsort(sorted, n, sizeof *sorted, by_place);
     for (size_t k = 1; k < n && rc == 0; k++) {
-        const struct ckpt_location *place = sorted[k], *before = sorted[k - 1];
+        const struct ckpt_location *place = &sorted[k]->place, *before = &sorted[k - 1]->place;
         if (place->file == before->file && place->store_pos < before->store_pos + before->store_len)
             rc = s2s_error_set(
                 err, S2S_E_FORMAT, "%s: chunks at %s and %s lie in the same bytes of %s", t->name,
-                ckpt_shape_text(a, ckpt_chunk_at(t, before - t->places).offset, t->n_dims),
-                ckpt_shape_text(b, ckpt_chunk_at(t, place - t->places).offset, t->n_dims),
-                ckpt->files[place->file].name);
+                ckpt_shape_text(a, sorted[k - 1]->offset, t->n_dims),
+                ckpt_shape_text(b, sorted[k]->offset, t->n_dims), ckpt->files[place->file].name);
     }
     free(sorted);
     return rc;
@@ -393,20 +392,18 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         int n = ckpt_get_ints(orig, shape, S2S_MAX_DIMS);
         if (!tensor)
             continue;
-        int rc = ckpt_set_orig_shape(ckpt, ckpt_own_tensor(ckpt, tensor), shape, n, err);
+        int rc = ckpt_set_orig_shape(ckpt, (struct s2s_ckpt_tensor *)tensor, shape, n, err);
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
-/* Sorts tensors and objects by name, and allocates places. */
+/* Sorts tensors and objects by name. */
 static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     free(ckpt->paths); /* indexed by the old order */
     ckpt->paths = NULL;
-    for (size_t i = 0; i < ckpt->n_tensors; i++)
-        ckpt_make_places(ckpt, &ckpt->tensors[i]);
     return ckpt_seal(ckpt, err);
 }
 

@@ -153,7 +153,7 @@ static int check_all(struct fsdp *f)
     size_t i = 0;
     if (parts->n_put == n)
         return 0;
-    while (parts->places[i * parts->n_columns + (size_t)parts->rank].file >= 0)
+    while (parts->chunks[i * parts->n_columns + (size_t)parts->rank].place.file >= 0)
         i++;
     return ckpt_fsdp_differ(parts, S2S_E_NOTFOUND, "%s is in %s and not in %s", 0, parts->rank,
                             f->ckpt->tensors[i].name, f->err);
@@ -200,27 +200,18 @@ static int by_offset(const void *a, const void *b)
     return 0;
 }
 
-/* Sets pieces to what the ranks have of tensor idx; *odd: the next of f->parts.odd. */
-static void find_pieces(const struct fsdp *f, struct piece *pieces, int64_t *boxes, size_t idx,
-                        size_t *odd)
+/* Sets pieces to what the ranks have of tensor idx; boxes: memory for theirs. */
+static void find_pieces(const struct fsdp *f, struct piece *pieces, int64_t *boxes, size_t idx)
 {
     const struct ckpt_fsdp *parts = &f->parts;
     const struct s2s_ckpt_tensor *tensor = &f->ckpt->tensors[idx];
     const int n = tensor->n_dims;
     ckpt_fsdp_boxes(parts, tensor, boxes);
-    pieces->chunk = ckpt_chunk_at(tensor, 0);
-    for (int64_t r = 1; r < f->n_ranks; r++) {
-        const struct ckpt_location place = parts->places[idx * parts->n_columns + (size_t)r];
-        pieces[r].chunk = (struct ckpt_chunk){.data = place.store_pos, .place = place};
-    }
-    for (; *odd < parts->n_odd && parts->odd[*odd].tensor == idx; ++*odd) {
-        struct ckpt_chunk *chunk = &pieces[parts->odd[*odd].rank].chunk;
-        chunk->stride = parts->odd[*odd].stride;
-        chunk->data = parts->odd[*odd].data;
-    }
-    for (int64_t r = 0; r < f->n_ranks; r++) {
-        pieces[r].chunk.offset = boxes + 2 * n * r;
-        pieces[r].chunk.size = boxes + 2 * n * r + n;
+    for (int64_t r = 0; r < f->n_ranks; r++, boxes += 2 * n) {
+        pieces[r].chunk =
+            r ? parts->chunks[idx * parts->n_columns + (size_t)r] : ckpt_chunk_at(tensor, 0);
+        pieces[r].chunk.offset = boxes;
+        pieces[r].chunk.size = boxes + n;
         pieces[r].n_dims = n;
     }
 }
@@ -260,60 +251,31 @@ static size_t sort_pieces(struct fsdp *f, const struct s2s_ckpt_tensor *tensor,
     return n;
 }
 
-/* Memory for the pieces of one tensor. */
-struct scratch {
-    struct piece *pieces;      /* [n_ranks] */
-    int64_t *of_ranks, *boxes; /* [n_ranks][2][n_dims] */
-    size_t odd;                /* the next of f->parts.odd */
-};
-
-/* Makes the pieces of tensor idx its chunks, whose places stay in the memory that they have. */
-static void join(struct fsdp *f, struct scratch *s, size_t idx)
-{
-    struct s2s_ckpt *ckpt = f->ckpt;
-    struct s2s_ckpt_tensor *tensor = &ckpt->tensors[idx];
-    const size_t n = (size_t)tensor->n_dims;
-    find_pieces(f, s->pieces, s->of_ranks, idx, &s->odd);
-    size_t n_chunks = sort_pieces(f, tensor, s->pieces);
-    if (s2s_ckpt_numel(tensor) == 0) { /* no part has an element */
-        s->pieces->chunk.offset = ckpt_origin;
-        s->pieces->chunk.size = tensor->shape;
-        s->pieces->chunk.stride = NULL;
-        n_chunks = 1;
-    }
-    for (size_t k = 0; k < n_chunks; k++) {
-        int64_t *box = s->boxes + 2 * n * k;
-        memcpy(box, s->pieces[k].chunk.offset, n * sizeof *box);
-        memcpy(box + n, s->pieces[k].chunk.size, n * sizeof *box);
-    }
-    ckpt_set_boxes(tensor, ckpt_arena_ints(ckpt, s->boxes, 2 * n * n_chunks), n_chunks);
-    if (!tensor->is_plain)
-        tensor->places = &f->parts.places[idx * f->parts.n_columns];
-    for (size_t k = 0; k < n_chunks; k++)
-        ckpt_put_chunk(ckpt, tensor, k, &s->pieces[k].chunk);
-}
-
-static int by_tensor(const void *a, const void *b)
-{
-    const struct ckpt_fsdp_odd *x = a, *y = b;
-    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
-}
-
+/* Makes the pieces of each tensor its chunks. */
 static void join_all(struct fsdp *f)
 {
-    const size_t n_boxes = (size_t)f->n_ranks * 2 * S2S_MAX_DIMS;
-    struct scratch s = {.pieces = s2s_xmalloc((size_t)f->n_ranks * sizeof *s.pieces),
-                        .of_ranks = s2s_xmalloc(n_boxes * sizeof *s.of_ranks),
-                        .boxes = s2s_xmalloc(n_boxes * sizeof *s.boxes)};
-    if (f->parts.n_odd)
-        s2s_sort(f->parts.odd, f->parts.n_odd, sizeof *f->parts.odd, by_tensor);
-    for (size_t i = 0; i < f->ckpt->n_tensors; i++)
-        join(f, &s, i);
-    f->ckpt->rank_places = f->parts.places;
-    f->parts.places = NULL;
-    free(s.pieces);
-    free(s.of_ranks);
-    free(s.boxes);
+    struct s2s_ckpt *ckpt = f->ckpt;
+    const size_t n = (size_t)f->n_ranks;
+    struct piece *pieces = s2s_xmalloc(n * sizeof *pieces);
+    struct ckpt_chunk *chunks = s2s_xmalloc(n * sizeof *chunks);
+    int64_t *boxes = s2s_xmalloc(n * 2 * S2S_MAX_DIMS * sizeof *boxes);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        struct s2s_ckpt_tensor *tensor = &ckpt->tensors[i];
+        find_pieces(f, pieces, boxes, i);
+        size_t n_chunks = sort_pieces(f, tensor, pieces);
+        if (s2s_ckpt_numel(tensor) == 0) { /* no part has an element */
+            pieces->chunk.offset = ckpt_origin;
+            pieces->chunk.size = tensor->shape;
+            pieces->chunk.stride = NULL;
+            n_chunks = 1;
+        }
+        for (size_t k = 0; k < n_chunks; k++)
+            chunks[k] = pieces[k].chunk;
+        ckpt_set_chunks(ckpt, tensor, chunks, n_chunks);
+    }
+    free(pieces);
+    free(chunks);
+    free(boxes);
 }
 
 int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err)

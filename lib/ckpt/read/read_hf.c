@@ -51,12 +51,14 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     tensor->dtype = st->dtype;
     tensor->n_dims = st->n_dims;
     tensor->shape = ckpt_arena_ints(ckpt, st->shape, st->n_dims);
-    tensor->n_chunks = 1;
-    tensor->is_plain = true;
-    tensor->place = (struct ckpt_location){.file = r->file,
-                                           .located = true,
-                                           .store_pos = r->data_pos + (int64_t)begin,
-                                           .store_len = (int64_t)st->len_bytes};
+    const struct ckpt_chunk chunk = {.offset = ckpt_origin,
+                                     .size = tensor->shape,
+                                     .data = r->data_pos + (int64_t)begin,
+                                     .place = {.file = r->file,
+                                               .located = true,
+                                               .store_pos = r->data_pos + (int64_t)begin,
+                                               .store_len = (int64_t)st->len_bytes}};
+    ckpt_set_chunks(ckpt, tensor, &chunk, 1);
     return 0;
 }
 

@@ -198,7 +198,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                                          .crc = member->crc,
                                          .store_pos = pos,
                                          .store_len = view.store_len};
-    ckpt_put_chunk(ckpt, ckpt_own_tensor(ckpt, tensor), k, &chunk);
+    ckpt_put_chunk(ckpt, tensor, k, &chunk);
     ckpt_warn_no_crc(ckpt, member);
     return 0;
 }

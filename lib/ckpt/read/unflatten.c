@@ -30,7 +30,7 @@ int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, c
         if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)
             return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
                                  tensor->name);
-    ckpt_keep_orig_shape(ckpt, tensor, shape);
+    tensor->orig_shape = ckpt_arena_ints(ckpt, shape, (size_t)n);
     return 0;
 }
 
@@ -132,7 +132,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
         add_chunk(&v);
     }
     ckpt_set_chunks(ckpt, out, v.chunks, v.n_chunks);
-    ckpt_keep_stored(ckpt, out, tensor);
+    out->stored = tensor;
     free(v.chunks);
     return out;
 }
@@ -157,8 +157,8 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
             .place = {.is_view = true, .stored_idx = i, .file = stored.place.file}};
     }
     ckpt_set_chunks(ckpt, out, chunks, tensor->n_chunks);
-    ckpt_keep_orig_shape(ckpt, out, s2s_ckpt_orig_shape(tensor));
-    ckpt_keep_stored(ckpt, out, tensor);
+    out->orig_shape = tensor->orig_shape;
+    out->stored = tensor;
     free(chunks);
     return out;
 }
@@ -219,6 +219,6 @@ int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor
     else
         locate_transposed(ckpt, &chunk, &stored, tensor->n_dims);
     chunk.place.located = true;
-    ckpt_put_chunk(ckpt, ckpt_own_tensor(ckpt, tensor), k, &chunk);
+    ckpt_put_chunk(ckpt, tensor, k, &chunk);
     return 0;
 }

@@ -38,7 +38,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     if (ckpt_place_at(tensor, k)->checked)
         return 0;
     int rc = ckpt_locate_whole(ckpt, tensor, k, err);
-    struct ckpt_location *place = ckpt_edit_place(ckpt_own_tensor(ckpt, tensor), k);
+    struct ckpt_location *place = ckpt_place_at(tensor, k);
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, place->file, err);
     if (fd < 0 || !place->has_crc)
         return fd < 0 ? fd : 0;
@@ -130,10 +130,13 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
 bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, uint32_t *crc)
 {
     struct s2s_error ignored = S2S_ERROR_INIT; /* reading the tensor gives the same error */
-    if (tensor->n_chunks != 1 || ckpt_locate(ckpt, tensor, 0, &ignored) < 0 || !tensor->is_plain ||
-        !tensor->place.has_crc || tensor->place.store_len != s2s_ckpt_bytes(tensor))
+    if (tensor->n_chunks != 1 || ckpt_locate(ckpt, tensor, 0, &ignored) < 0)
         return false;
-    *crc = tensor->place.crc;
+    const struct ckpt_chunk *chunk = &tensor->chunks[0];
+    if (chunk->stride || chunk->place.is_view || chunk->data != chunk->place.store_pos ||
+        !chunk->place.has_crc || chunk->place.store_len != s2s_ckpt_bytes(tensor))
+        return false;
+    *crc = chunk->place.crc;
     return true;
 }
 

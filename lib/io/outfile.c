@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,12 +13,12 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/base/signals.h"
 #include "lib/io/behind.h"
 #include "lib/io/durable.h"
+#include "lib/io/temps.h"
 #include "lib/io/unnamed.h"
 
-enum { PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
+enum { PIPE_BYTES = 1024 * 1024 };
 
 /* Bytes that are written before writeback is started, so that little is left for the fsync. */
 enum { WRITEBACK_BYTES = 16 << 20 };
@@ -29,7 +28,7 @@ struct s2s_outfile {
     char *target;              /* the final name; NULL: written in place */
     char *temp;                /* the temporary name; NULL: none */
     int fd;                    /* STDOUT_FILENO is not closed here, but in lib/base/tool */
-    int slot;                  /* in temps[] */
+    int slot;                  /* in the list of lib/io/temps.h */
     int64_t offset;            /* bytes passed to s2s_outfile_write */
     bool is_temp_file;         /* a new regular file, not written in place */
     bool is_unnamed;           /* has no name yet */
@@ -38,65 +37,12 @@ struct s2s_outfile {
     int64_t synced;            /* of those, whose writeback to disk was started */
 };
 
-/* ---- temporary files, to be removed at exit or by a signal ---- */
-
-static char *volatile temps[MAX_TEMPS];
-static volatile pid_t temps_owner;
-static pthread_mutex_t temps_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Async-signal-safe. A forked child must not remove its parent's files. */
-static void remove_temps(void)
-{
-    if (getpid() != temps_owner)
-        return;
-    for (int i = 0; i < MAX_TEMPS; i++)
-        if (temps[i])
-            unlink(temps[i]);
-}
-
-static void on_fatal_signal(int sig)
-{
-    remove_temps();
-    signal(sig, SIG_DFL);
-    raise(sig);
-}
-
-static int register_temp(char *temp)
-{
-    int slot = -1;
-    pthread_mutex_lock(&temps_lock);
-    if (temps_owner != getpid()) {
-        if (temps_owner == 0) {
-            atexit(remove_temps);
-            at_quick_exit(remove_temps);
-        }
-        for (int i = 0; i < MAX_TEMPS; i++)
-            temps[i] = NULL; /* those of the parent */
-        temps_owner = getpid();
-    }
-    s2s_catch_fatal_signals(on_fatal_signal); /* not if the program has handlers of its own */
-    for (int i = 0; i < MAX_TEMPS && slot < 0; i++)
-        if (!temps[i])
-            temps[slot = i] = temp;
-    pthread_mutex_unlock(&temps_lock);
-    return slot;
-}
-
-static void unregister_temp(int slot)
-{
-    if (slot < 0)
-        return;
-    pthread_mutex_lock(&temps_lock);
-    temps[slot] = NULL;
-    pthread_mutex_unlock(&temps_lock);
-}
-
 /* ---- writing ---- */
 
 /* Dies of SIGPIPE, quietly, as cat does when its reader exits early. */
 static void die_of_sigpipe(void)
 {
-    remove_temps();
+    s2s_temps_remove_files();
     signal(SIGPIPE, SIG_DFL);
     raise(SIGPIPE);
 }
@@ -152,7 +98,7 @@ int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, st
 
 static void outfile_free(struct s2s_outfile *out)
 {
-    unregister_temp(out->slot);
+    s2s_temp_drop(out->slot);
     free(out->path);
     free(out->target);
     free(out->temp);
@@ -182,18 +128,18 @@ static int take_temp(struct s2s_outfile *out, int (*take)(struct s2s_outfile *, 
         /* the name may have the maximal length already, so only its start is used */
         char *temp = s2s_xasprintf("%.*s.%.180s.%ld-%d.tmp", dir_len, out->target, base,
                                    (long)getpid(), attempt);
-        out->slot = register_temp(temp);
+        out->slot = s2s_temp_add(temp, false);
         if (out->slot < 0) {
             free(temp);
             return s2s_error_set(err, S2S_E_IO, "%s: more than %d files open for writing",
-                                 out->path, MAX_TEMPS);
+                                 out->path, S2S_MAX_TEMPS);
         }
         if (take(out, temp) == 0) {
             out->temp = temp;
             return 0;
         }
         int saved = errno;
-        unregister_temp(out->slot);
+        s2s_temp_drop(out->slot);
         out->slot = -1;
         free(temp);
         errno = saved;
@@ -335,7 +281,7 @@ static int rename_temp(struct s2s_outfile *out, struct s2s_error *err)
 {
     if (rename(out->temp, out->target) < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot rename %s", out->path, out->temp);
-    unregister_temp(out->slot);
+    s2s_temp_drop(out->slot);
     out->slot = -1;
     return 0;
 }

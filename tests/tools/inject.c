@@ -5,14 +5,15 @@
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
  * unlinkat), open (for writing), openat, faccessat (with access and stat), fstatat, readdir,
- * scandirat, flock, close, thread (pthread_create) or malloc (with calloc and realloc). HOW is the
- * name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file
- * loses what follows the middle of what is asked for, as if somebody had cut it while it is read),
- * LOSE (the call works, and somebody has removed the file that S2S_INJECT_LOSE names), RUN (the
- * call works, behind the shell command S2S_INJECT_RUN), SLOW (this call and those after it work,
- * but take 30 ms), HOLD (the call works once the file that S2S_INJECT_HOLD names is gone) or KILL.
- * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
- * up until nothing fails any more.
+ * scandirat, flock, close, thread (pthread_create), malloc (with calloc and realloc) or aligned
+ * (aligned_alloc: what buffers for data are made with). HOW is the name of an errno (ENOSPC, EIO,
+ * EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what follows the middle
+ * of what is asked for, as if somebody had cut it while it is read), LOSE (the call works, and
+ * somebody has removed the file that S2S_INJECT_LOSE names), RUN (the call works, behind the shell
+ * command S2S_INJECT_RUN), SLOW (this call and those after it work, but take 30 ms), HOLD (the call
+ * works once the file that S2S_INJECT_HOLD names is gone) or KILL. When the call was reached, the
+ * file that S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any
+ * more.
  *
  * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
  * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
@@ -38,6 +39,7 @@
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
 
 enum how { NONE, FAIL, SHORT, CUT };
 
@@ -293,6 +295,11 @@ void *malloc(size_t len)
 void *calloc(size_t n, size_t size)
 {
     return reached("malloc") ? NULL : __libc_calloc(n, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t len)
+{
+    return reached("aligned") ? NULL : __libc_memalign(alignment, len);
 }
 
 void *realloc(void *ptr, size_t len)

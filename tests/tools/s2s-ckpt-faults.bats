@@ -182,3 +182,26 @@ PY
     done
     [ $ended -ge 3 ]
 }
+
+@test "whichever rank runs out of memory, the folder goes" {
+    inject_or_skip
+    command -v mpirun || skip "no mpirun"
+    # the second one does, while the first can clean up nothing: its sync hangs, until it is killed
+    touch hold
+    export S2S_INJECT_HOLD=hold S2S_INJECT_MARK=held first=fsync:2:HOLD second=aligned:1:ENOMEM
+    exits 1 timeout 20 mpirun --oversubscribe --bind-to none -n 2 sh -c 'export LD_PRELOAD=$INJECT; [ "$OMPI_COMM_WORLD_RANK" = 0 ] && export S2S_INJECT=$first || export S2S_INJECT=$second
+        exec s2s-ckpt convert -q --to hf --max-shard-size 4k "$0" out' "$DATA/hf_sharded"
+    says "out of memory"
+    no_litter . hold held
+}
+
+@test "one core compares digests while it writes, not after: what is damaged is told before the rest is written" {
+    inject_or_skip
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" in
+    s2s-ckpt convert -q --to hf --max-shard-size 1k in whole
+    flip in/model.safetensors $(($(stat -c %s in/model.safetensors) - 1))
+    with_fault write:4:SLOW taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" s2s-ckpt convert -q --resume --to hf --max-shard-size 1k in out
+    [ "$status" = 1 ]
+    says "the manifest says"
+    [ "$(ls out.s2s-partial/*.safetensors | wc -l)" -lt "$(ls whole/*.safetensors | wc -l)" ]
+}

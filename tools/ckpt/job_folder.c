@@ -1,13 +1,13 @@
 /* Output folders appear complete or not at all, and an interrupted one can be resumed. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/write/journal.h"
 #include "lib/io/digest.h"
+#include "lib/io/temps.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"
 
@@ -36,37 +36,29 @@ static void resume_key(const struct job *job, char key[33])
     s2s_buf_release(&all);
 }
 
-/* The temporary folder that goes when the program ends for want of memory; NULL: none. */
-static const char *temporary;
-
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    return remove(path);
-}
-
-static void remove_temporary(void)
-{
-    if (temporary)
-        (void)nftw(temporary, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 /* Creates the temporary folder beside OUT, with a journal; with --resume keeps what it has of the
  * same conversion. */
 static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
+    const bool resume = job->opt->resume, first = ckpt_is_first();
     char key[33];
     int rc = 0;
     resume_key(job, key);
     ckpt_job_catch_signals();
-    at_quick_exit(remove_temporary);
     /* one that is there may be another run's until the journal is ours */
-    if (ckpt_is_first() && !job->opt->resume && access(tmp, F_OK) < 0)
-        temporary = tmp;
-    if (ckpt_is_first())
-        rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
-    temporary = rc == 0 && ckpt_is_first() && !job->opt->resume ? tmp : NULL;
+    if (first && !resume && access(tmp, F_OK) < 0)
+        job->temp = s2s_temp_add(tmp, true);
+    if (first)
+        rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, resume, err);
+    if (rc < 0) {
+        s2s_temp_drop(job->temp);
+        job->temp = -1;
+    }
     rc = ckpt_agree(rc, err);
-    if (rc == 0 && !ckpt_is_first())
+    /* whichever rank runs out of memory */
+    if (rc == 0 && !resume && job->temp < 0)
+        job->temp = s2s_temp_add(tmp, true);
+    if (rc == 0 && !first)
         rc = s2s_ckpt_journal_join(&job->how.journal, tmp, key, s2s_mesh_rank(ckpt_mesh), err);
     if (rc == 0)
         s2s_ckpt_journal_count(job->how.journal, &job->n_infinite);
@@ -149,14 +141,15 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
         return s2s_error_hint(err, refused, "name it");
     }
     char *tmp = s2s_xasprintf("%s.s2s-partial", job->out);
+    job->temp = -1;
     int rc = fill_folder(job, tmp, err);
-    temporary = NULL;
     const bool begun = job->how.journal && ckpt_is_first();
     if (rc < 0 && begun && !job->opt->resume)
         s2s_ckpt_journal_discard(job->how.journal);
     else if (rc < 0 && begun && access(tmp, F_OK) == 0)
         s2s_error_hint(err, rc, "%s keeps what is done; the same command continues from there",
                        tmp);
+    s2s_temp_drop(job->temp);
     s2s_ckpt_journal_close(job->how.journal);
     job->how.journal = NULL;
     ckpt_job_mind_readers();

@@ -26,6 +26,7 @@ struct job {
     struct ckpt_map_names unused, dropped; /* weights that the output does not contain */
     int64_t bytes, rows_cut;               /* bytes of the output; padding rows removed */
     int64_t n_infinite;                    /* values that the cast made infinite */
+    int temp; /* number of the folder that is written in lib/io/temps.h; -1: none */
 };
 
 bool ckpt_job_is_weight(const char *name);

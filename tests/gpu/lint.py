@@ -53,18 +53,16 @@ def compile_file(source, arch, out):
         elif found := re.search(r"Used (\d+) registers", line):
             at["regs"] = int(found[1])
             at = None
-    seen = set()
+    seen, counted = set(), re.compile(rf"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?((?:LDL|STL|{'|'.join(KINDS)})\b[\w.]*)")
     for line in code.split("\n"):
-        if found := re.search(r"Function : (\w+)", line):
+        if "/*" not in line and (found := re.search(r"Function : (\w+)", line)):
             at = kernels.get(found[1])
             seen.add(found[1])
-        elif found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?([A-Z][\w.]*)", line):
+        elif at is not None and (found := counted.match(line)):
             op = found[1]
-            if at is None:
-                continue
             if re.match(r"(LDL|STL)\b", op):
                 at["local"] += 1
-            elif op.split(".")[0] in KINDS:
+            else:
                 at["ops"][op] = at["ops"].get(op, 0) + 1
     if missing := set(kernels) - seen:
         sys.exit(f"{source}: no machine code of {' '.join(missing)}")

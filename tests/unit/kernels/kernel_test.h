@@ -205,16 +205,46 @@ static inline double allowed(double tolerance)
     return is_bf16 ? fmax(tolerance, BF16_TOLERANCE) : tolerance * slack;
 }
 
+/* The largest errors that close_to has met on this table, with S2S_TEST_ERRORS set: of size 1 and
+ * what is allowed so. tests/gpu/gradients.sh makes a table of them. */
+static struct test_error {
+    char what[24];
+    double error, share; /* of what is allowed */
+} errors[48];
+
+static inline void keep_error(const char *what, double error, double tolerance)
+{
+    size_t i = 0;
+    while (i < sizeof errors / sizeof *errors - 1 && *errors[i].what &&
+           strncmp(errors[i].what, what, sizeof errors->what - 1) != 0)
+        i++;
+    if (!*errors[i].what)
+        strncpy(errors[i].what, what, sizeof errors->what - 1);
+    errors[i].error = fmax(errors[i].error, error);
+    errors[i].share = fmax(errors[i].share, tolerance > 0 ? error / tolerance : 0);
+}
+
+static inline void print_errors(const char *table)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors && *errors[i].what; i++)
+        printf("error %s %s %.1e %.2f %s\n", table, is_bf16 ? "bf16" : "f32", errors[i].error,
+               errors[i].share, errors[i].what);
+    memset(errors, 0, sizeof errors);
+}
+
 /* Every element within the allowed tolerance times (1 + its reference's size); gaps must still be
  * NaN. */
 static inline void close_to(const char *what, const float *got, const double *want, int64_t rows,
                             int64_t cols, int64_t stride, double tolerance)
 {
     int n_bad = 0;
+    double worst = 0;
     tolerance = allowed(tolerance);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++) {
             double x = got[r * stride + c], y = want[r * cols + c];
+            const double far = x == y ? 0 : fabs(x - y) / (1 + fabs(y));
+            worst = isnan(far) ? INFINITY : fmax(worst, far);
             if (x != y && !(fabs(x - y) <= tolerance * (1 + fabs(y))) && n_bad++ < 10)
                 print_error("%s[%lld, %lld] = %.9g, expected %.9g\n", what, (long long)r,
                             (long long)c, x, y);
@@ -223,6 +253,7 @@ static inline void close_to(const char *what, const float *got, const double *wa
             if (!isnan(got[r * stride + c]) && n_bad++ < 10)
                 print_error("%s: row %lld was written past its end\n", what, (long long)r);
     }
+    keep_error(what, worst, tolerance);
     assert_int_equal(n_bad, 0);
 }
 
@@ -304,6 +335,8 @@ static inline int run_tests_on_table(const struct test_table *table, const struc
     snprintf(name, sizeof name, "%s%s", table->name, bf16 ? " bf16" : "");
     const int n_failed = _cmocka_run_group_tests(name, own, n, NULL, NULL);
     k->close(&queue);
+    if (getenv("S2S_TEST_ERRORS"))
+        print_errors(table->name);
     is_bf16 = false;
     return n_failed;
 }

@@ -126,6 +126,7 @@ static void check_halves(const struct problem *p, float *z, int64_t stride,
     done();
     for (int64_t i = 0; i < n; i++) {
         const double got = s2s_bf16_to_f32(halves[i]);
+        keep_error("dz stored in bf16", fabs(got - want[i]) / (1 + fabs(want[i])), 1.0 / 256);
         if (!(fabs(got - want[i]) <= fabs(want[i]) / 256 + 1e-7))
             fail_msg("element %lld: %.9g, expected %.9g", (long long)i, got, want[i]);
     }

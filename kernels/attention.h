@@ -99,7 +99,32 @@ struct s2s_k_relpos_table {
 };
 
 /*
- * Attention with relative positions inside each clip, every query sees every key of it:
+ * Which keys of its clip a query sees, by their places in it: query i, in the chunk that begins at
+ * c = i - i mod chunk, those from c - before on and below c + chunk + after. chunk 0: all of them.
+ * NeMo's att_context_size [left, right] is {1, left, right} of style regular, and {right + 1, left,
+ * 0} of chunked_limited, where right + 1 divides left; S2S_REACH_ALL is its -1.
+ */
+struct s2s_reach {
+    int64_t chunk, before, after;
+};
+enum { S2S_REACH_ALL = INT32_MAX };
+
+/* The first key that query i of a clip of n sees, and the one behind the last. */
+static inline int64_t s2s_reach_begin(const struct s2s_reach *reach, int64_t i)
+{
+    const int64_t first = reach->chunk > 0 ? i / reach->chunk * reach->chunk - reach->before : 0;
+    return first > 0 ? first : 0;
+}
+
+static inline int64_t s2s_reach_end(const struct s2s_reach *reach, int64_t i, int64_t n)
+{
+    const int64_t end = reach->chunk > 0 ? (i / reach->chunk + 1) * reach->chunk + reach->after : n;
+    return end < n ? end : n;
+}
+
+/*
+ * Attention with relative positions inside each clip, every query sees every key of it, or, on
+ * tables that has_reach, those that its reach says:
  *   S_ij = scale ((q_i + u) . k_j + (q_i + v) . p_{i-j}),  o = softmax(S) value
  * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j. Dropout
  * is as that of attention; a key's element is its place in its clip.
@@ -114,6 +139,7 @@ struct s2s_k_relattention {
     float scale;
     struct s2s_draw draw; /* its rows [n, 2] */
     int64_t first_head;
+    struct s2s_reach reach;
     void *workspace; /* relattention_workspace bytes */
 };
 

@@ -459,9 +459,12 @@ static struct seen seen_inside(const struct s2s_k_relattention *a, uploads_t *up
     const int32_t *cu = s2s_uploads_find(up, a->cu, (size_t)(a->n_seqs + 1) * sizeof *cu);
     struct seen seen = {0};
     for (int64_t s = 0; s < a->n_seqs; s++) {
-        const double n = (double)(cu ? cu[s + 1] - cu[s] : a->max_seqlen);
-        seen.n += n;
-        seen.pairs += n * n;
+        const int64_t n = cu ? cu[s + 1] - cu[s] : a->max_seqlen;
+        seen.n += (double)n;
+        if (a->reach.chunk == 0)
+            seen.pairs += (double)n * (double)n;
+        for (int64_t i = 0; a->reach.chunk > 0 && i < n; i++)
+            seen.pairs += (double)(s2s_reach_end(&a->reach, i, n) - s2s_reach_begin(&a->reach, i));
     }
     return seen;
 }
@@ -504,7 +507,7 @@ enum { CONV2D_TAPS = 9 };
 
 static double conv2d_outputs(const struct s2s_k_conv2d *a)
 {
-    return (double)a->n_out * (double)((a->in_width + 1) / 2) * (double)a->channels;
+    return (double)a->n_out * (double)s2s_conv2d_half(a->in_width, a->causal) * (double)a->channels;
 }
 
 static double conv2d_inputs(const struct s2s_k_conv2d *a)

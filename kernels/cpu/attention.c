@@ -319,7 +319,7 @@ static void drop_row(const struct s2s_k_attention *args, const struct block *blk
         return;
     const struct cpu_draw draw =
         cpu_draw(&args->draw, blk->q0 + i, (uint32_t)(1 + args->first_head + head));
-    cpu_drop_scores(&draw, args->k_at + blk->k0 + lo, n, row);
+    cpu_drop_scores(&draw, args->k_at + blk->k0 + lo, 0, n, row);
 }
 
 /* P of a block, not divided by the sums, of which inverse[] gets the inverses. */

@@ -22,7 +22,13 @@ static void enter_seq(struct place *at, const struct s2s_k_conv2d *c, int64_t se
 
 static int64_t out_width(const struct s2s_k_conv2d *c)
 {
-    return (c->in_width + 1) / 2;
+    return s2s_conv2d_half(c->in_width, c->causal);
+}
+
+/* Rows above an image, and columns before it, that the first output sees. */
+static int64_t pad_of(const struct s2s_k_conv2d *c)
+{
+    return c->causal ? 2 : 1;
 }
 
 static int64_t in_channels(const struct s2s_k_conv2d *c)
@@ -84,7 +90,8 @@ CPU_INLINE void add_taps(float *restrict y, const float *restrict w, const void 
 CPU_INLINE void forward_pixel(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
                               int64_t f, const float *table, int64_t begin, int64_t n, bool bf16)
 {
-    const int64_t channels = c->channels, in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
+    const int64_t channels = c->channels, pad = pad_of(c);
+    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - pad;
     const float *zeros = table + TAPS * channels;
     void *y = cpu_from(cpu_any_row(&c->y, row), f * channels + begin, bf16);
     float sum[CHUNK];
@@ -93,7 +100,7 @@ CPU_INLINE void forward_pixel(const struct s2s_k_conv2d *c, const struct place *
     for (int i = 0; i < 3; i++) {
         const void *x[3];
         for (int j = 0; j < 3; j++) {
-            x[j] = pixel(c, at, in_row + i, 2 * f - 1 + j, bf16);
+            x[j] = pixel(c, at, in_row + i, 2 * f - pad + j, bf16);
             x[j] = x[j] ? cpu_from(x[j], c->one_input ? 0 : begin, bf16) : zeros;
         }
         add_taps(sum, table + 3 * i * channels + begin, x, channels, n, c->one_input, bf16);
@@ -172,12 +179,12 @@ CPU_INLINE void weights_row(const struct s2s_k_conv2d_backward *args, const stru
                             int64_t row, float *restrict sum, float *restrict dz, bool bf16)
 {
     const struct s2s_k_conv2d *c = &args->forward;
-    const int64_t width = out_width(c), channels = c->channels;
-    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
+    const int64_t width = out_width(c), channels = c->channels, pad = pad_of(c);
+    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - pad;
     for (int64_t f = 0; f < width; f++) {
         mask_gradient(dz, args, row, f * channels, bf16);
         for (int k = 0; k < TAPS; k++) {
-            const void *x = pixel(c, at, in_row + k / 3, 2 * f - 1 + k % 3, bf16);
+            const void *x = pixel(c, at, in_row + k / 3, 2 * f - pad + k % 3, bf16);
             float *restrict out = sum + k * channels;
             if (!x)
                 continue;
@@ -236,14 +243,14 @@ CPU_INLINE void input_pixel(const struct s2s_k_conv2d_backward *args, const stru
                             bool bf16)
 {
     const struct s2s_k_conv2d *c = &args->forward;
-    const int64_t width = out_width(c), channels = c->channels;
+    const int64_t width = out_width(c), channels = c->channels, pad = pad_of(c);
     const int64_t in = c->one_input ? 1 : n;
     void *dx = cpu_from(cpu_any_row(&args->dx, row), f * in_channels(c) + begin, bf16);
     float sum[CHUNK], one = 0;
     for (int64_t i = 0; i < in; i++)
         sum[i] = args->accumulate_dx ? cpu_load(dx, i, bf16) : 0;
     for (int k = 0; k < TAPS; k++) {
-        int64_t t2 = row - at->in_begin + 1 - k / 3, f2 = f + 1 - k % 3;
+        int64_t t2 = row - at->in_begin + pad - k / 3, f2 = f + pad - k % 3;
         int64_t t = at->out_begin + t2 / 2;
         if (t2 < 0 || t2 % 2 || f2 < 0 || f2 % 2 || t >= at->out_end || f2 / 2 >= width)
             continue;

@@ -46,13 +46,13 @@ CPU_INLINE void cpu_draw_words(uint32_t *restrict words, const struct cpu_draw *
     }
 }
 
-/* Leaves out of p[0..n): element j is at[j], or, where at is NULL, j. */
-static inline void cpu_drop_scores(const struct cpu_draw *draw, const int32_t *at, int64_t n,
-                                   float *p)
+/* Leaves out of p[0..n): element j is at[j], or, where at is NULL, first + j. */
+static inline void cpu_drop_scores(const struct cpu_draw *draw, const int32_t *at, int64_t first,
+                                   int64_t n, float *p)
 {
     uint32_t words[CPU_DRAW_WORDS];
     for (int64_t j = 0; j < n;) {
-        const int64_t e = at ? at[j] : j, skip = e % 4;
+        const int64_t e = at ? at[j] : first + j, skip = e % 4;
         int64_t run = n - j < CPU_DRAW_WORDS - skip ? n - j : CPU_DRAW_WORDS - skip, i = 1;
         while (at && i < run && at[j + i] == e + i)
             i++;

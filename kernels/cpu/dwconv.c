@@ -1,6 +1,7 @@
 /*
  * Depthwise convolution over time, packed clips, channels last:
- *   y[t, c] = b[c] + sum_k w[c, k] x[t - pad + k, c],  pad = (width - 1) / 2, zeros beyond the clip
+ *   y[t, c] = b[c] + sum_k w[c, k] x[t - pad + k, c],  pad = (width - 1) / 2 + shift, zeros beyond
+ * the clip
  * backward:
  *   dx[t, c] = sum_k w[c, k] dy[t + pad - k, c],  dw[c, k] = sum_t dy[t, c] x[t - pad + k, c]
  *
@@ -30,6 +31,11 @@ CPU_INLINE void add_product(float *restrict y, const float *restrict a, const vo
         y[i] += a[i] * cpu_load(b, i, bf16);
 }
 
+static int64_t pad_of(const struct s2s_k_dwconv *c)
+{
+    return (c->width - 1) / 2 + c->shift;
+}
+
 /* Sums stand here while the taps come. */
 enum { CHUNK = 256 };
 
@@ -39,7 +45,7 @@ CPU_INLINE void taps(const struct s2s_k_dwconv *c, const struct s2s_mat *x, cons
                      int64_t t, const float *table, const float *first, bool reversed,
                      bool accumulate, int64_t begin, int64_t n, bool bf16)
 {
-    const int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t), pad = (c->width - 1) / 2;
+    const int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t), pad = pad_of(c);
     float sum[CHUNK];
     void *to = cpu_from(cpu_any_row(y, t), begin, bf16);
     for (int64_t i = 0; i < n; i++)
@@ -102,7 +108,7 @@ CPU_INLINE void weights_row(const struct s2s_k_dwconv_backward *args, int64_t t,
                             bool bf16)
 {
     const struct s2s_k_dwconv *c = &args->forward;
-    const int64_t channels = c->channels, pad = (c->width - 1) / 2;
+    const int64_t channels = c->channels, pad = pad_of(c);
     const int64_t seq = cpu_find_seq(c->cu, c->n_seqs, t);
     const void *dy = cpu_any_row(&args->dy, t);
     for (int64_t k = 0; k < c->width; k++) {

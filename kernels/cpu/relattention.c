@@ -7,6 +7,9 @@
  * n_q - 1 - i + j: the relative shift is a pointer, nothing is moved. All products are the
  * library's; a block of scores stays in the second-level cache.
  *
+ * Where queries see some keys alone, a block meets those that any of its queries sees, and a
+ * query's others have probability 0.
+ *
  * Backward computes P again from lse. Clips share p: groups of clips, cut by their number alone,
  * add into parts of their own, which are then added in order.
  */
@@ -19,23 +22,26 @@ enum { Q_BLOCK = 64, MAX_GROUPS = 4 };
 typedef struct s2s_k_relattention fwd_args;
 
 struct block {
-    int64_t q0, n_q; /* rows of q */
-    int64_t k0, n_k; /* rows of k */
-    int64_t p0, n_p; /* rows of p */
+    int64_t q0, n_q;   /* rows of q */
+    int64_t k0, n_k;   /* rows of k */
+    int64_t at, first; /* places of query q0 and of key k0 in their clip */
+    int64_t p0, n_p;   /* rows of p */
 };
 
 static bool find_block(struct block *blk, const fwd_args *args, int64_t s, int64_t idx)
 {
-    int64_t k0 = args->cu[s], n_k = args->cu[s + 1] - k0, at = idx * Q_BLOCK;
-    if (at >= n_k)
+    const int64_t clip = args->cu[s], n = args->cu[s + 1] - clip, at = idx * Q_BLOCK;
+    if (at >= n)
         return false;
-    blk->q0 = k0 + at;
-    blk->n_q = n_k - at < Q_BLOCK ? n_k - at : Q_BLOCK;
-    blk->k0 = k0;
-    blk->n_k = n_k;
+    blk->at = at;
+    blk->q0 = clip + at;
+    blk->n_q = n - at < Q_BLOCK ? n - at : Q_BLOCK;
+    blk->first = s2s_reach_begin(&args->reach, at);
+    blk->k0 = clip + blk->first;
+    blk->n_k = s2s_reach_end(&args->reach, at + blk->n_q - 1, n) - blk->first;
     /* the last query of the block and the first key: the largest i - j, the first row */
-    blk->p0 = args->max_seqlen - 1 - (at + blk->n_q - 1);
-    blk->n_p = blk->n_q + n_k - 1;
+    blk->p0 = args->max_seqlen - 1 - (at + blk->n_q - 1) + blk->first;
+    blk->n_p = blk->n_q + blk->n_k - 1;
     return true;
 }
 
@@ -140,6 +146,21 @@ static float *shifted_row(const fwd_args *args, const struct block *blk, float *
     return shifted + i * shift_stride(args) + blk->n_q - 1 - i;
 }
 
+/* Of the keys of a block those that its query i sees: gives their number, *begin where they begin.
+ */
+static int64_t keys_of(const fwd_args *args, const struct block *blk, int64_t i, int64_t *begin)
+{
+    *begin = s2s_reach_begin(&args->reach, blk->at + i) - blk->first;
+    return s2s_reach_end(&args->reach, blk->at + i, blk->first + blk->n_k) - blk->first - *begin;
+}
+
+/* Zeros around [begin, begin + n) of a row of all keys of a block. */
+static void clear_around(float *row, int64_t n_k, int64_t begin, int64_t n)
+{
+    memset(row, 0, (size_t)begin * sizeof *row);
+    memset(row + begin + n, 0, (size_t)(n_k - begin - n) * sizeof *row);
+}
+
 /* s = exp(s + shifted - max); gives the sum and the max */
 static float softmax_row(float *restrict s, const float *restrict shifted, int64_t n,
                          float *max_out)
@@ -161,13 +182,15 @@ static float softmax_row(float *restrict s, const float *restrict shifted, int64
     return sum;
 }
 
-static void drop_row(const fwd_args *args, int64_t row, int64_t head, int64_t n, float *p)
+/* p: of n keys from `first` of its clip on */
+static void drop_row(const fwd_args *args, int64_t row, int64_t head, int64_t first, int64_t n,
+                     float *p)
 {
     if (!args->draw.rows)
         return;
     const struct cpu_draw draw =
         cpu_draw(&args->draw, row, (uint32_t)(1 + args->first_head + head));
-    cpu_drop_scores(&draw, NULL, n, p);
+    cpu_drop_scores(&draw, NULL, first, n, p);
 }
 
 static void forward_block(const fwd_args *args, const struct block *blk, int64_t head,
@@ -179,10 +202,13 @@ static void forward_block(const fwd_args *args, const struct block *blk, int64_t
     const int64_t ldo = bf16 ? dim : args->o.stride;
     products(args, blk, head, w);
     for (int64_t i = 0; i < blk->n_q; i++) {
-        float max, sum = softmax_row(w->s + i * stride, shifted_row(args, blk, w->shifted, i),
-                                     blk->n_k, &max);
+        int64_t begin, n = keys_of(args, blk, i, &begin);
+        float *s = w->s + i * stride;
+        float max,
+            sum = softmax_row(s + begin, shifted_row(args, blk, w->shifted, i) + begin, n, &max);
         inverse[i] = 1.0f / sum;
-        drop_row(args, blk->q0 + i, head, blk->n_k, w->s + i * stride);
+        clear_around(s, blk->n_k, begin, n);
+        drop_row(args, blk->q0 + i, head, blk->first, blk->n_k, s);
         if (args->lse)
             args->lse[(blk->q0 + i) * args->n_heads + head] = max + logf(sum);
     }
@@ -278,14 +304,18 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
     const fwd_args *f = &args->forward;
     for (int64_t i = 0; i < blk->n_q; i++) {
         const float lse = f->lse[(blk->q0 + i) * f->n_heads + head];
-        float sum = 0, delta = 0, *p = w->f.s + i * score_stride(f),
-              *dp = w->dp + i * score_stride(f);
-        const float *shifted = shifted_row(f, blk, w->f.shifted, i);
-        float *row = w->dshifted + i * shift_stride(f), *ds = shifted_row(f, blk, w->dshifted, i);
-        drop_row(f, blk->q0 + i, head, blk->n_k, dp);
+        int64_t begin, n = keys_of(f, blk, i, &begin);
+        float *all_p = w->f.s + i * score_stride(f), *all_dp = w->dp + i * score_stride(f);
+        float sum = 0, delta = 0, *p = all_p + begin, *dp = all_dp + begin;
+        const float *shifted = shifted_row(f, blk, w->f.shifted, i) + begin;
+        float *row = w->dshifted + i * shift_stride(f);
+        float *ds = shifted_row(f, blk, w->dshifted, i) + begin;
+        clear_around(all_p, blk->n_k, begin, n);
+        clear_around(all_dp, blk->n_k, begin, n);
+        drop_row(f, blk->q0 + i, head, blk->first, blk->n_k, all_dp);
         /* the row's own sums, so that roundings of lse and dp do not stay in dS */
 #pragma omp simd reduction(+ : sum, delta)
-        for (int64_t j = 0; j < blk->n_k; j++) {
+        for (int64_t j = 0; j < n; j++) {
             p[j] = cpu_exp(p[j] + shifted[j] - lse);
             sum += p[j];
             delta += p[j] * dp[j];
@@ -294,14 +324,14 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
         delta *= inverse;
         memset(row, 0, (size_t)blk->n_p * sizeof *row);
 #pragma omp simd
-        for (int64_t j = 0; j < blk->n_k; j++) {
+        for (int64_t j = 0; j < n; j++) {
             float e = p[j] * inverse;
             float d = e * (dp[j] - delta);
             p[j] = e;
             dp[j] = d;
             ds[j] = d;
         }
-        drop_row(f, blk->q0 + i, head, blk->n_k, p);
+        drop_row(f, blk->q0 + i, head, blk->first, blk->n_k, all_p);
     }
 }
 
@@ -355,11 +385,11 @@ static void backward_block(const bwd_args *args, const struct block *blk, int64_
     by_head(f, true, blk->n_q, d_o, ldo, &f->value, blk->k0, blk->n_k, head, &w->f, w->dp, ss);
     backward_scores(args, blk, head, w);
     if (args->dvalue.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->f.s, ss, d_o, ldo, 1, w->dvalue.data,
-                  w->dvalue.stride);
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->f.s, ss, d_o, ldo, 1,
+                  cpu_row(&w->dvalue, blk->first), w->dvalue.stride);
     if (args->dk.data)
-        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->dp, ss, w->f.qu, dim, 1, w->dk.data,
-                  w->dk.stride);
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, w->dp, ss, w->f.qu, dim, 1,
+                  cpu_row(&w->dk, blk->first), w->dk.stride);
     if (args->dp.data)
         cpu_sgemm(true, false, blk->n_p, dim, blk->n_q, 1, w->dshifted, shift_stride(f), w->f.qv,
                   dim, 1, part + blk->p0 * width + head * dim, width);

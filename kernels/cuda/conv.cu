@@ -20,21 +20,26 @@ struct dwconv {
     struct cuda_mat x, y;
     const float *w, *bias;
     const int32_t *cu;
-    int64_t n_seqs, width;
+    int64_t n_seqs, width, before;
     bool turned, accumulate; /* turned: the gradient of the input */
     template <int N> __device__ void at(int64_t row, int64_t col) const
     {
-        const int64_t seq = find_seq(cu, n_seqs, row), pad = (width - 1) / 2;
+        const int64_t seq = find_seq(cu, n_seqs, row);
         const int64_t begin = cu[seq], end = cu[seq + 1];
         float sum[1] = {bias ? bias[col] : 0.0f};
         for (int64_t k = 0; k < width; k++) {
-            const int64_t from = turned ? row + pad - k : row - pad + k;
+            const int64_t from = turned ? row + before - k : row - before + k;
             if (from >= begin && from < end)
                 sum[0] += w[col * width + k] * cuda_get(x, from, col);
         }
         cuda_update(y, row, col, sum, accumulate);
     }
 };
+
+static int64_t before_of(const struct s2s_k_dwconv *f)
+{
+    return (f->width - 1) / 2 + f->shift;
+}
 
 size_t cuda_dwconv_workspace(const struct s2s_queue *queue, const struct s2s_k_dwconv *args)
 {
@@ -44,8 +49,8 @@ size_t cuda_dwconv_workspace(const struct s2s_queue *queue, const struct s2s_k_d
 void cuda_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args)
 {
     const struct dwconv map = {
-        cuda_mat(&args->x), cuda_mat(&args->y), args->w, args->bias, args->cu,
-        args->n_seqs,       args->width,        false,   false};
+        cuda_mat(&args->x), cuda_mat(&args->y), args->w,         args->bias, args->cu,
+        args->n_seqs,       args->width,        before_of(args), false,      false};
     cuda_map(queue, map, args->n, args->channels, false);
 }
 
@@ -53,12 +58,12 @@ struct dwconv_weights {
     struct cuda_mat x, dy;
     float *parts; /* [parts, width + 1, channels]: of the taps, then of the bias */
     const int32_t *cu;
-    int64_t n_seqs, n, width, channels;
+    int64_t n_seqs, n, width, channels, before;
     /* row: part, then tap */
     template <int N> __device__ void at(int64_t row, int64_t col) const
     {
         const int64_t part = row / (width + 1), k = row - part * (width + 1);
-        const int64_t shift = k - (width - 1) / 2;
+        const int64_t shift = k - before;
         const int64_t begin = part * PART_ROWS;
         const int64_t end = begin + PART_ROWS < n ? begin + PART_ROWS : n;
         int64_t seq = find_seq(cu, n_seqs, begin);
@@ -88,16 +93,24 @@ void cuda_dwconv_backward(struct s2s_queue *queue, const struct s2s_k_dwconv_bac
 {
     const struct s2s_k_dwconv *f = &args->forward;
     const int64_t channels = f->channels, each = (f->width + 1) * channels, parts = n_parts(f->n);
-    const struct dwconv input = {
-        cuda_mat(&args->dy), cuda_mat(&args->dx), f->w, NULL, f->cu, f->n_seqs, f->width, true,
-        args->accumulate_dx};
+    const struct dwconv input = {cuda_mat(&args->dy),
+                                 cuda_mat(&args->dx),
+                                 f->w,
+                                 NULL,
+                                 f->cu,
+                                 f->n_seqs,
+                                 f->width,
+                                 before_of(f),
+                                 true,
+                                 args->accumulate_dx};
     if (args->dx.data)
         cuda_map(queue, input, f->n, channels, false);
     if (!args->dw && !args->dbias)
         return;
     float *total = (float *)args->workspace, *partial = total + each;
     const struct dwconv_weights weights = {
-        cuda_mat(&f->x), cuda_mat(&args->dy), partial, f->cu, f->n_seqs, f->n, f->width, channels};
+        cuda_mat(&f->x), cuda_mat(&args->dy), partial, f->cu, f->n_seqs, f->n, f->width,
+        channels,        before_of(f)};
     cuda_map(queue, weights, parts * (f->width + 1), channels, false);
     cuda_add_parts(queue, total, partial, parts, each, each, false);
     const struct cuda_add_turned taps = {args->dw, total, f->width, channels};
@@ -116,7 +129,7 @@ struct image {
     struct cuda_mat x, y;
     const float *w, *bias;
     const int32_t *cu_in, *cu_out;
-    int64_t n_seqs, n_in, n_out, in_width, out_width, channels;
+    int64_t n_seqs, n_in, n_out, in_width, out_width, channels, pad;
     bool one_input, relu;
 };
 
@@ -132,8 +145,9 @@ static struct image image_of(const struct s2s_k_conv2d *f)
                             f->n_in,
                             f->n_out,
                             f->in_width,
-                            (f->in_width + 1) / 2,
+                            s2s_conv2d_half(f->in_width, f->causal),
                             f->channels,
+                            f->causal ? 2 : 1,
                             f->one_input,
                             f->relu};
     return m;
@@ -156,12 +170,12 @@ struct conv2d {
         const int64_t f = col / m.channels, c = col - f * m.channels;
         const int64_t seq = find_seq(m.cu_out, m.n_seqs, row);
         const int64_t begin = m.cu_in[seq], end = m.cu_in[seq + 1];
-        const int64_t top = begin + 2 * (row - m.cu_out[seq]) - 1;
+        const int64_t top = begin + 2 * (row - m.cu_out[seq]) - m.pad;
         float sum[1] = {m.bias ? m.bias[c] : 0.0f};
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 3; j++)
                 sum[0] +=
-                    m.w[c * TAPS + i * 3 + j] * pixel(m, begin, end, top + i, 2 * f - 1 + j, c);
+                    m.w[c * TAPS + i * 3 + j] * pixel(m, begin, end, top + i, 2 * f - m.pad + j, c);
         if (m.relu && sum[0] < 0)
             sum[0] = 0;
         cuda_store(m.y, row, col, sum);
@@ -199,7 +213,7 @@ struct conv2d_input {
         float sum = 0;
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 3; j++) {
-                const int64_t t2 = row - m.cu_in[seq] + 1 - i, f2 = f + 1 - j;
+                const int64_t t2 = row - m.cu_in[seq] + m.pad - i, f2 = f + m.pad - j;
                 if (t2 < 0 || t2 % 2 || t2 / 2 >= n || f2 < 0 || f2 % 2 || f2 / 2 >= m.out_width)
                     continue;
                 sum += m.w[c * TAPS + i * 3 + j] * passed(m, dy, out + t2 / 2, f2 / 2, c);
@@ -239,10 +253,10 @@ struct conv2d_weights {
         for (int64_t t = first; t < last; t++) {
             const int64_t seq = find_seq(m.cu_out, m.n_seqs, t);
             const int64_t begin = m.cu_in[seq], end = m.cu_in[seq + 1];
-            const int64_t at = begin + 2 * (t - m.cu_out[seq]) - 1 + k / 3;
+            const int64_t at = begin + 2 * (t - m.cu_out[seq]) - m.pad + k / 3;
             for (int64_t f = 0; f < m.out_width; f++)
                 sum += passed(m, dy, t, f, c) *
-                       (k == TAPS ? 1.0f : pixel(m, begin, end, at, 2 * f - 1 + k % 3, c));
+                       (k == TAPS ? 1.0f : pixel(m, begin, end, at, 2 * f - m.pad + k % 3, c));
         }
         parts[row * m.channels + c] = sum;
     }

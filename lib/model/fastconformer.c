@@ -4,14 +4,22 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/base/rng.h"
 #include "lib/conf/conf.h"
 #include "lib/model/keys.h"
 #include "lib/model/modality.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
+
+/* What frames attend to; of several one is drawn for each step of training. */
+struct context {
+    struct s2s_reach reach;
+    double probability;
+};
 
 struct config {
     int64_t n_layers, n_mels, channels, factor;
@@ -19,6 +27,9 @@ struct config {
     bool scale_input;
     bool stacks, stack_norm; /* frames side by side, in the place of convolutions; each normed */
     double input_dropout, positions_dropout; /* of what goes into the layers, of their positions */
+    bool causal;                             /* subsampling sees nothing of what follows */
+    struct context *contexts; /* [n_contexts], the first one for evaluation; none: all of a clip */
+    int64_t n_contexts;
     struct s2s_nn_conformer_options block;
 };
 
@@ -69,12 +80,16 @@ static const struct model_key keys[] = {
     {"initializer_range", MODEL_KEY_QUIET, 1, NULL, NULL},
     {"max_position_embeddings", MODEL_KEY_QUIET, 1, NULL, NULL}, /* tables grow */
     {"pad_token_id", MODEL_KEY_QUIET, 1, NULL, NULL},
-    {"self_attention_model", MODEL_KEY_FIXED, 1, "rel_pos", "expected rel_pos"},
+    {"self_attention_model", MODEL_KEY_READ, 1, NULL, NULL},
+    {"global_tokens", MODEL_KEY_OFF, 1, NULL, NULL},
+    {"global_tokens_spacing", MODEL_KEY_QUIET, 1, NULL, NULL},
+    {"global_attn_separate", MODEL_KEY_OFF, 1, NULL, NULL},
     {"untie_biases", MODEL_KEY_READ, 1, NULL, NULL},
-    {"att_context_size", MODEL_KEY_OFF, 1, NULL, "every frame sees all of its clip"},
-    {"att_context_style", MODEL_KEY_FIXED, 1, "regular", "expected regular"},
-    {"conv_context_size", MODEL_KEY_OFF, 1, NULL, "convolutions see both sides alike"},
-    {"causal_downsampling", MODEL_KEY_OFF, 1, NULL, "convolutions see both sides alike"},
+    {"att_context_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"att_context_probs", MODEL_KEY_READ, 1, NULL, NULL},
+    {"att_context_style", MODEL_KEY_READ, 1, NULL, NULL},
+    {"conv_context_size", MODEL_KEY_READ, 1, NULL, NULL},
+    {"causal_downsampling", MODEL_KEY_READ, 1, NULL, NULL},
 };
 
 static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
@@ -105,8 +120,131 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
         (rc = s2s_conf_get_bool_or(&b->attention_bias, conf, "attention_bias", true, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&b->convolution_bias, conf, "convolution_bias", true, err)) <
             0 ||
+        (rc = s2s_conf_get_bool_or(&c->causal, conf, "causal_downsampling", false, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&c->scale_input, conf, "scale_input", true, err)) < 0)
         return rc;
+    return 0;
+}
+
+/* ---- what frames see of their clip: NeMo's keys and meanings ---- */
+
+enum attention { REL_POS, LOCAL };
+
+/* [left, right], frames on each side; -1: all of them. */
+static int read_context(struct s2s_reach *reach, const struct s2s_conf *pair, bool in_chunks,
+                        struct s2s_error *err)
+{
+    int64_t side[2];
+    int rc;
+    if (pair->n_items != 2)
+        return s2s_conf_error(err, S2S_E_SHAPE, pair, "expected [left, right]");
+    for (int i = 0; i < 2; i++)
+        if ((rc = s2s_conf_as_i64(&side[i], pair->items[i], -1, 1 << 24, err)) < 0)
+            return rc;
+    *reach = (struct s2s_reach){.chunk = 1,
+                                .before = side[0] < 0 ? S2S_REACH_ALL : side[0],
+                                .after = side[1] < 0 ? S2S_REACH_ALL : side[1]};
+    if (side[0] < 0 && side[1] < 0)
+        reach->chunk = 0;
+    if (!in_chunks || side[1] < 0)
+        return 0;
+    if (side[0] > 0 && side[0] % (side[1] + 1))
+        return s2s_conf_error(err, S2S_E_RANGE, pair,
+                              "%lld frames before are no whole number of chunks of %lld",
+                              (long long)side[0], (long long)side[1] + 1);
+    reach->chunk = side[1] + 1;
+    reach->after = 0;
+    return 0;
+}
+
+static int read_probabilities(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    const struct s2s_conf *list;
+    double sum = 0;
+    int rc = s2s_conf_get_list(&list, conf, "att_context_probs", err);
+    if (rc < 0)
+        return rc;
+    if (list && (int64_t)list->n_items != c->n_contexts)
+        return s2s_conf_error(err, S2S_E_SHAPE, list, "%zu probabilities of %lld contexts",
+                              list->n_items, (long long)c->n_contexts);
+    for (int64_t i = 0; i < c->n_contexts; i++) {
+        double *p = &c->contexts[i].probability;
+        *p = 1.0 / (double)c->n_contexts;
+        if (list && (rc = s2s_conf_as_f64(p, list->items[i], err)) < 0)
+            return rc;
+        if (!(*p >= 0))
+            return s2s_conf_error(err, S2S_E_RANGE, list->items[i], "%g is no probability", *p);
+        sum += *p;
+    }
+    if (c->n_contexts > 0 && !(fabs(sum - 1) < 1e-6))
+        return s2s_conf_error(err, S2S_E_RANGE, list, "these add up to %g, expected 1", sum);
+    return 0;
+}
+
+/* att_context_size: absent, a pair, or a list of such. */
+static int read_contexts(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    static const char *const styles[] = {"regular", "chunked_limited", NULL};
+    static const char *const models[] = {"rel_pos", "rel_pos_local_attn", NULL};
+    const struct s2s_conf *list;
+    int style, model, rc;
+    if ((rc = s2s_conf_get_choice_or(&style, conf, "att_context_style", styles, 0, err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&model, conf, "self_attention_model", models, REL_POS, err)) <
+            0 ||
+        (rc = s2s_conf_get_list(&list, conf, "att_context_size", err)) < 0)
+        return rc;
+    const bool several = list && list->n_items > 0 && list->items[0]->kind == S2S_CONF_LIST;
+    c->n_contexts = several ? (int64_t)list->n_items : list && list->n_items > 0;
+    c->contexts = s2s_xcalloc((size_t)c->n_contexts + 1, sizeof *c->contexts);
+    for (int64_t i = 0; i < c->n_contexts; i++)
+        if ((rc = read_context(&c->contexts[i].reach, several ? list->items[i] : list,
+                               style == 1 && model == REL_POS, err)) < 0)
+            return rc;
+    const struct s2s_reach *one = &c->contexts[0].reach;
+    /* where the sides differ NeMo's class gives keys the positions of others */
+    if (model == LOCAL && (c->n_contexts != 1 || one->before != one->after || one->before < 1 ||
+                           one->before == S2S_REACH_ALL))
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, list ? list : conf,
+                              "rel_pos_local_attn: expected as many frames on both sides");
+    return read_probabilities(c, conf, err);
+}
+
+/* "causal", or [left, right] of the convolution in every layer. */
+static int read_shift(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    const struct s2s_conf *node = s2s_conf_find(conf, "conv_context_size");
+    const int64_t width = c->block.kernel_size;
+    int64_t left, right;
+    int rc;
+    if (!node || s2s_conf_is_unset(conf, "conv_context_size"))
+        return 0;
+    if (node->text && strcmp(node->text, "causal") == 0) {
+        c->block.shift = (width - 1) / 2;
+        return 0;
+    }
+    if (node->kind != S2S_CONF_LIST || node->n_items != 2)
+        return s2s_conf_error(err, S2S_E_RANGE, node, "expected causal or [left, right]");
+    if ((rc = s2s_conf_as_i64(&left, node->items[0], 0, width, err)) < 0 ||
+        (rc = s2s_conf_as_i64(&right, node->items[1], 0, width, err)) < 0)
+        return rc;
+    if (left + right + 1 != width)
+        return s2s_conf_error(err, S2S_E_RANGE, node,
+                              "expected two numbers that add up to %lld (conv_kernel_size - 1)",
+                              (long long)width - 1);
+    c->block.shift = left - (width - 1) / 2;
+    return 0;
+}
+
+/* Devices that attend to all of a clip alone. */
+static int check_reach(const struct config *c, const struct s2s_model *model, struct s2s_error *err)
+{
+    if (model->params->device->kernels->has_reach)
+        return 0;
+    for (int64_t i = 0; i < c->n_contexts; i++)
+        if (c->contexts[i].reach.chunk > 0)
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED,
+                                  s2s_conf_find(model->conf, "att_context_size"),
+                                  "attention to a part of a clip, which this device has not");
     return 0;
 }
 
@@ -143,7 +281,8 @@ static int check_assumed(const struct config *c, const struct s2s_conf *conf, st
 static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     int rc = read_sizes(c, conf, err);
-    if (rc < 0 || (rc = check_assumed(c, conf, err)) < 0)
+    if (rc < 0 || (rc = check_assumed(c, conf, err)) < 0 ||
+        (rc = read_contexts(c, conf, err)) < 0 || (rc = read_shift(c, conf, err)) < 0)
         return rc;
     while (!c->stacks && (1 << c->n_stages) < c->factor)
         c->n_stages++;
@@ -159,7 +298,7 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "conv_kernel_size"),
                               "%lld is even: such a kernel has no middle",
                               (long long)c->block.kernel_size);
-    if (!c->stacks && c->n_mels % c->factor)
+    if (!c->stacks && !c->causal && c->n_mels % c->factor)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "num_mel_bins"),
                               "%lld is no multiple of subsampling_factor %lld",
                               (long long)c->n_mels, (long long)c->factor);
@@ -230,8 +369,9 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     struct config *c = &m->config;
     int rc = read_config(c, model->conf, err);
     if (rc < 0 || (rc = read_dropout(c, model, err)) < 0 ||
-        (rc = check_ranks(model, &c->block, err)) < 0)
+        (rc = check_ranks(model, &c->block, err)) < 0 || (rc = check_reach(c, model, err)) < 0)
         return rc;
+    model->draws |= c->n_contexts > 1;
     if ((rc = model_modality_read(&m->modality, model, c->block.width, err)) < 0)
         return rc;
     model->hidden_size = m->modality.out;
@@ -244,8 +384,8 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
         s2s_nn_stacking_init(&m->subsampling, &ctx, c->factor, c->n_mels, c->block.width,
                              c->stack_norm);
     else
-        s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->n_mels, c->channels,
-                                c->block.width);
+        s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->causal, c->n_mels,
+                                c->channels, c->block.width);
     m->on_input = s2s_nn_dropout_at(&ctx, "dropout", c->input_dropout);
     m->on_positions = s2s_nn_dropout_at(&ctx, "positions", c->positions_dropout);
     free(place);
@@ -265,6 +405,7 @@ static void fastconformer_free(void *impl)
 {
     struct fastconformer *m = impl;
     model_modality_release(&m->modality);
+    free(m->config.contexts);
     free(m->layers);
     free(m);
 }
@@ -305,6 +446,24 @@ static void name_frames(const struct s2s_model *model, const struct s2s_pass *pa
     clips->positions = model_drop_positions(pass, &m->on_positions, clips->positions);
 }
 
+enum { CONTEXT_SITE = 0x6374 }; /* sets what is drawn apart from other draws of a step */
+
+/* In training one of several, the same for all clips of a step. */
+static struct s2s_reach reach_of(const struct s2s_model *model, const struct s2s_pass *pass)
+{
+    const struct config *c = &((const struct fastconformer *)model->impl)->config;
+    const struct s2s_media *audio = model_media(pass->batch, S2S_MEDIA_AUDIO);
+    if (c->n_contexts == 0)
+        return (struct s2s_reach){0};
+    int64_t i = 0;
+    if (c->n_contexts > 1 && audio && audio->draws && is_trained(model, false)) {
+        double at = s2s_rng_uniform_f64(S2S_RNG_KEY(pass->batch->draw, CONTEXT_SITE), 0);
+        while (i + 1 < c->n_contexts && at >= c->contexts[i].probability)
+            at -= c->contexts[i++].probability;
+    }
+    return c->contexts[i].reach;
+}
+
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct fastconformer *m = model->impl;
@@ -317,6 +476,7 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
         cu[k + 1] = cu[k] + (int32_t)fastconformer_frames(model, mel.cu[k + 1] - mel.cu[k]);
     clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
     clips->seqs = s2s_op_seqs(tape, cu, mel.n);
+    clips->reach = reach_of(model, pass);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */

@@ -323,6 +323,7 @@ void model_modality_prepare(const struct modality *m, const struct s2s_pass *pas
     if (m->kind != MODALITY_CONFORMER)
         return;
     shared->adapted = shared->clips;
+    shared->adapted.reach = (struct s2s_reach){0};
     shared->adapted.tp.inside = shared->adapted.tp.outside = names;
     shared->adapted.positions =
         s2s_op_relpos_table(pass->tape, shared->clips.seqs.max_seqlen, m->inner);

@@ -58,10 +58,11 @@ static struct s2s_tensor *pointwise_leave(struct s2s_tape *tape, struct s2s_tens
 /* ---- subsampling ---- */
 
 void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
-                             int n_stages, int64_t n_mels, int64_t channels, int64_t width)
+                             int n_stages, bool causal, int64_t n_mels, int64_t channels,
+                             int64_t width)
 {
-    *layer =
-        (struct s2s_nn_subsampling){.n_stages = n_stages, .n_mels = n_mels, .channels = channels};
+    *layer = (struct s2s_nn_subsampling){
+        .n_stages = n_stages, .causal = causal, .n_mels = n_mels, .channels = channels};
     int idx = 0; /* as numbered by torch's list, activations counted */
     char name[32];
     int64_t n_rows = n_mels;
@@ -78,7 +79,7 @@ void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_
                        true, S2S_NN_WHOLE);
         }
         idx += 2;
-        n_rows = (n_rows + 1) / 2;
+        n_rows = s2s_conv2d_half(n_rows, causal);
     }
     s2s_nn_linear_init(&layer->linear, ctx, "linear", width, channels * n_rows, true, S2S_NN_WHOLE);
 }
@@ -88,7 +89,7 @@ int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_
     if (layer->stacked > 0)
         return (n_mel + layer->stacked - 1) / layer->stacked;
     for (int i = 0; i < layer->n_stages; i++)
-        n_mel = (n_mel + 1) / 2;
+        n_mel = s2s_conv2d_half(n_mel, layer->causal);
     return n_mel;
 }
 
@@ -123,14 +124,14 @@ static struct s2s_tensor *stack(struct s2s_tape *tape, const struct s2s_nn_subsa
 }
 
 /* Bounds of the clips after so many stages. */
-static struct s2s_seqs stage_seqs(struct s2s_tape *tape, const int64_t *cu_mel, int64_t n_clips,
-                                  int stages, int32_t *cu)
+static struct s2s_seqs stage_seqs(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
+                                  const int64_t *cu_mel, int64_t n_clips, int stages, int32_t *cu)
 {
     cu[0] = 0;
     for (int64_t k = 0; k < n_clips; k++) {
         int64_t n = cu_mel[k + 1] - cu_mel[k];
         for (int i = 0; i < stages; i++)
-            n = (n + 1) / 2;
+            n = s2s_conv2d_half(n, layer->causal);
         cu[k + 1] = cu[k] + (int32_t)n;
     }
     return s2s_op_seqs(tape, cu, n_clips);
@@ -143,12 +144,12 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
     if (layer->stacked > 0)
         return stack(tape, layer, mel, cu_mel, n_clips);
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
-    struct s2s_seqs in = stage_seqs(tape, cu_mel, n_clips, 0, cu);
+    struct s2s_seqs in = stage_seqs(tape, layer, cu_mel, n_clips, 0, cu);
     struct s2s_tensor *x = mel;
     for (int i = 0; i < layer->n_stages; i++) {
-        struct s2s_seqs out = stage_seqs(tape, cu_mel, n_clips, i + 1, cu);
+        struct s2s_seqs out = stage_seqs(tape, layer, cu_mel, n_clips, i + 1, cu);
         x = s2s_op_conv2d(tape, x, value_of(layer->conv_w[i]), value_of(layer->conv_b[i]), &in,
-                          &out, i == 0);
+                          &out, i == 0, layer->causal);
         in = out;
         if (i == 0)
             continue;
@@ -222,6 +223,7 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
                        S2S_NN_ROW);
     add_attention(layer, ctx, o);
     add_convolution(layer, ctx, o);
+    layer->shift = o->shift;
     s2s_nn_linear_init(&layer->ff2[0], ctx, "feed_forward2.linear1", o->inner, o->width, bias,
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias,
@@ -294,6 +296,7 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conf
                     .site = layer->probabilities.site,
                     .rows = clips->tp.inside,
                     .first = s2s_group_rank(clips->tp.group) * s2s_tensor_rows(layer->u->tensor)},
+        .reach = clips->reach,
     };
     s2s_tape_discard(tape, x);
     x = s2s_op_relattention(tape, &in, &clips->seqs);
@@ -317,7 +320,7 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->to_padded);
     x = s2s_op_dwconv(tape, x, layer->depth_w->tensor, value_of(layer->depth_b),
-                      clips->to_padded ? &clips->padded : &clips->seqs);
+                      clips->to_padded ? &clips->padded : &clips->seqs, layer->shift);
     if (layer->bn_mean)
         x = s2s_op_batchnorm_silu(tape, x, &norm);
     else

@@ -33,7 +33,7 @@ static void conv2d_backward(struct s2s_tape *tape, struct s2s_node *node)
                                          .dy = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]))};
     args.dx = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dx));
     args.dx.stride *= args.forward.in_width; /* a tensor's rows are its pixels */
-    args.dy.stride *= (args.forward.in_width + 1) / 2;
+    args.dy.stride *= s2s_conv2d_half(args.forward.in_width, args.forward.causal);
     args.dw = added_grad(tape, node->in[1]);
     args.dbias = added_grad(tape, node->in[2]);
     args.workspace = s2s_tape_scratch(
@@ -44,19 +44,19 @@ static void conv2d_backward(struct s2s_tape *tape, struct s2s_node *node)
 
 struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b, const struct s2s_seqs *in,
-                                 const struct s2s_seqs *out, bool relu)
+                                 const struct s2s_seqs *out, bool relu, bool causal)
 {
     int64_t channels = w->shape[0], width = x->shape[1], n_out = out->n_rows;
+    const int64_t half = s2s_conv2d_half(width, causal);
     if (x->n_dims != 3 || s2s_tensor_numel(w) != 9 * channels || x->shape[0] != in->n_rows ||
         (x->shape[2] != 1 && x->shape[2] != channels) || x->row_stride != x->shape[2])
         S2S_BUG("%s: conv2d of [%lld, %lld, %lld] with %lld filters", tape->layer,
                 (long long)x->shape[0], (long long)width, (long long)x->shape[2],
                 (long long)channels);
-    struct s2s_tensor *y =
-        s2s_tape_tensor(tape, x->dtype, 3, (int64_t[]){n_out, (width + 1) / 2, channels});
+    struct s2s_tensor *y = s2s_tape_tensor(tape, x->dtype, 3, (int64_t[]){n_out, half, channels});
     struct s2s_k_conv2d *args = s2s_tape_host_alloc(tape, sizeof *args);
     *args = (struct s2s_k_conv2d){.x = {x->data, width * x->shape[2], x->dtype},
-                                  .y = {y->data, (width + 1) / 2 * channels, y->dtype},
+                                  .y = {y->data, half * channels, y->dtype},
                                   .w = w->data,
                                   .bias = data_of(b),
                                   .cu_in = in->cu_seqlens->data,
@@ -67,7 +67,8 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
                                   .in_width = width,
                                   .channels = channels,
                                   .one_input = x->shape[2] == 1 && channels > 1,
-                                  .relu = relu};
+                                  .relu = relu,
+                                  .causal = causal};
     args->workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->conv2d_workspace(tensor_queue(tape), args));
     tensor_k(tape)->conv2d(tensor_queue(tape), args);
@@ -93,7 +94,7 @@ static void dwconv_backward(struct s2s_tape *tape, struct s2s_node *node)
 }
 
 struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
-                                 struct s2s_tensor *b, const struct s2s_seqs *seqs)
+                                 struct s2s_tensor *b, const struct s2s_seqs *seqs, int64_t shift)
 {
     int64_t n = s2s_tensor_rows(x), channels = s2s_tensor_cols(x), width = s2s_tensor_cols(w);
     tensor_check(tape, "dwconv", x, seqs->n_rows, -1);
@@ -108,7 +109,8 @@ struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, st
                                   .n_seqs = seqs->n_seqs,
                                   .n = n,
                                   .channels = channels,
-                                  .width = width};
+                                  .width = width,
+                                  .shift = shift};
     args->workspace =
         s2s_tape_scratch(tape, tensor_k(tape)->dwconv_workspace(tensor_queue(tape), args));
     tensor_k(tape)->dwconv(tensor_queue(tape), args);
@@ -437,7 +439,8 @@ struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                         .max_seqlen = seqs->max_seqlen,
                                         .scale = 1.0f / sqrtf((float)dim),
                                         .draw = tensor_draw(&in->dropout),
-                                        .first_head = in->dropout.first};
+                                        .first_head = in->dropout.first,
+                                        .reach = in->reach};
     if (record)
         args->lse = tensor_floats(tape, n, n_heads);
     args->workspace =

@@ -220,14 +220,16 @@ struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, st
 /*
  * 3x3 convolution with stride 2 of packed images x [n, width, C or 1] (3 dimensions), zeros around:
  * [n', (width + 1) / 2, C], where a clip of n rows has (n + 1) / 2. w [C, 1, 3, 3], b [C] or NULL.
+ * causal: struct s2s_k_conv2d.
  */
 struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b, const struct s2s_seqs *in,
-                                 const struct s2s_seqs *out, bool relu);
+                                 const struct s2s_seqs *out, bool relu, bool causal);
 /* Depthwise convolution over the rows of each sequence, zeros around; x [T, C], w [C, 1, width]
- * with width odd, b [C] or NULL. */
+ * with width odd, b [C] or NULL. Row t sees as many rows before it as behind it, and `shift` more
+ * before it (as many fewer behind it). */
 struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
-                                 struct s2s_tensor *b, const struct s2s_seqs *seqs);
+                                 struct s2s_tensor *b, const struct s2s_seqs *seqs, int64_t shift);
 
 /* Layer norm of rows; gain, bias [cols]. With a residual h = residual + alpha x is normed, and
  * given back in *sum, which takes over the memory of x. */
@@ -265,6 +267,7 @@ struct s2s_tensor *s2s_op_relpos_table(struct s2s_tape *tape, int64_t n, int64_t
 struct s2s_relattention_inputs {
     struct s2s_tensor *q, *k, *value, *p, *u, *v;
     struct s2s_dropout dropout; /* of what queries see; its first is a head */
+    struct s2s_reach reach;     /* chunk 0: every key of their sequence */
 };
 struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
                                        const struct s2s_relattention_inputs *in,

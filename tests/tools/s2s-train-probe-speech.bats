@@ -161,9 +161,17 @@ LINES
         says "$text"
     done <<'LINES'
 {untie_biases: false}|untie_biases: expected true
-{self_attention_model: "abs_pos"}|self_attention_model: expected rel_pos
-{att_context_size: [70, 13]}|att_context_size: every frame sees all of its clip
-{causal_downsampling: true}|causal_downsampling: convolutions see both sides alike
+{self_attention_model: "abs_pos"}|self_attention_model: expected one of rel_pos, rel_pos_local_attn
+{att_context_size: [6, 3], att_context_style: "chunked_limited"}|att_context_size: 6 frames before are no whole number of chunks of 4
+{att_context_size: [6, 3, 2]}|att_context_size: expected [left, right]
+{att_context_size: [[6, 3], [4]]}|att_context_size[1]: expected [left, right]
+{att_context_size: [[6, 3], [4, 3]], att_context_probs: [0.5, 0.6]}|att_context_probs: these add up to 1.1
+{att_context_size: [[6, 3], [4, 3]], att_context_probs: [1]}|att_context_probs: 1 probabilities of 2 contexts
+{att_context_size: [6, 3], self_attention_model: "rel_pos_local_attn"}|rel_pos_local_attn: expected as many frames on both sides
+{self_attention_model: "rel_pos_local_attn"}|rel_pos_local_attn: expected as many frames on both sides
+{conv_context_size: [3, 4]}|conv_context_size: expected two numbers that add up to 8
+{conv_context_size: "past"}|conv_context_size: expected causal or [left, right]
+{global_tokens: 2}|global_tokens:
 {subsampling: "vggnet"}|subsampling: expected
 {conv_norm_type: "group_norm"}|conv_norm_type: expected
 {attention_softcap: 30}|attention_softcap: not a key of parakeet_encoder that is known

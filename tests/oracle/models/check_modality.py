@@ -95,7 +95,7 @@ def normed(w, name, x):
 
 
 def attention(a, w, at, x, valid):
-    """S_ij = ((q_i + u) k_j + (q_i + v) p_(i-j)) / sqrt(d) over the valid keys of a clip, x [B, T, D]."""
+    """S_ij = ((q_i + u) k_j + (q_i + v) p_(i-j)) / sqrt(d) over the valid keys of a clip, x [B, T, D]; a["sees"](T): over those where it is true."""
     n, t, heads = x.shape[0], x.shape[1], a["n_heads"]
     d = x.shape[2] // heads
     split = lambda y: y.reshape(n, t, heads, d).transpose(1, 2)
@@ -108,6 +108,8 @@ def attention(a, w, at, x, valid):
     s = torch.einsum("bhid,bhjd->bhij", q + w[at + "bias_u"][:, None], k)
     s = s + torch.einsum("bhid,ijhd->bhij", q + w[at + "bias_v"][:, None], p)
     s = (s / math.sqrt(d)).masked_fill(~valid[:, None, None, :], float("-inf"))
+    if "sees" in a:
+        s = s.masked_fill(~a["sees"](t), float("-inf"))
     o = torch.softmax(s, -1) @ v
     return affine(w, at + "o_proj", o.transpose(1, 2).reshape(n, t, -1))
 
@@ -115,8 +117,8 @@ def attention(a, w, at, x, valid):
 def convolution(a, w, at, x, valid):
     y = affine(w, at + "pointwise_conv1", x)
     y = y[..., :y.shape[-1] // 2] * torch.sigmoid(y[..., y.shape[-1] // 2:]) * valid[..., None]
-    half = a["conv_kernel_size"] // 2
-    padded = torch.nn.functional.pad(y, (0, 0, half, half))
+    before = a.get("before", a["conv_kernel_size"] // 2)
+    padded = torch.nn.functional.pad(y, (0, 0, before, a["conv_kernel_size"] - 1 - before))
     y = sum(padded[:, i:i + x.shape[1]] * w[at + "depthwise_conv.weight"][:, 0, i] for i in range(a["conv_kernel_size"]))
     y = y + w[at + "depthwise_conv.bias"] if at + "depthwise_conv.bias" in w else y
     if a.get("conv_norm_type") == "layer_norm":

@@ -8,7 +8,8 @@
 
 /* clips of 129, 0, 1 and 70 rows */
 enum { N_SEQS = 4, N = 200, MAX_LEN = 129 };
-static const int32_t cu[] = {0, 129, 129, 130, 200}, half[] = {0, 65, 65, 66, 101};
+static const int32_t cu[] = {0, 129, 129, 130, 200}, half[] = {0, 65, 65, 66, 101},
+                     causal_half[] = {0, 65, 65, 66, 102};
 
 static float rounded(float x)
 {
@@ -70,16 +71,18 @@ static void run_conv2d(float *out, void *args, int64_t n)
     a.w = vec((float *)a.w);
     a.bias = vec((float *)a.bias);
     a.cu_in = in(cu, sizeof cu);
-    a.cu_out = in(half, sizeof half);
-    a.y = mat(out, (a.in_width + 1) / 2 * a.channels);
+    a.cu_out = in(a.cu_out, sizeof half);
+    a.y = mat(out, s2s_conv2d_half(a.in_width, a.causal) * a.channels);
     a.workspace = work(k->conv2d_workspace(&queue, &a));
     k->conv2d(&queue, &a);
     done();
 }
 
-static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool relu)
+static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool relu, bool causal)
 {
-    int64_t in_channels = one_input ? 1 : channels, out_width = (width + 1) / 2, n_out = half[4];
+    const int32_t *to = causal ? causal_half : half;
+    int64_t in_channels = one_input ? 1 : channels, n_out = to[4], pad = causal ? 2 : 1;
+    const int64_t out_width = causal ? width / 2 + 1 : (width + 1) / 2;
     const int64_t stride = width * in_channels + 2;
     float *x = values(N, stride - 2, stride, 1), *w = random_values(channels * 9, 2);
     float *bias = random_values(channels, 3);
@@ -87,23 +90,24 @@ static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool r
                                 .w = w,
                                 .bias = bias,
                                 .cu_in = cu,
-                                .cu_out = half,
+                                .cu_out = to,
                                 .n_seqs = N_SEQS,
                                 .n_in = N,
                                 .n_out = n_out,
                                 .in_width = width,
                                 .channels = channels,
                                 .one_input = one_input,
-                                .relu = relu};
+                                .relu = relu,
+                                .causal = causal};
     float *y = twice(run_conv2d, &args, n_out * out_width * channels);
     for (int64_t t = 0; t < n_out; t++)
         for (int64_t f = 0; f < out_width; f++)
             for (int64_t c = 0; c < channels; c++) {
-                int64_t s = seq_of(half, t);
+                int64_t s = seq_of(to, t);
                 double sum = bias[c];
                 for (int i = 0; i < 3; i++)
                     for (int j = 0; j < 3; j++) {
-                        int64_t row = cu[s] + 2 * (t - half[s]) - 1 + i, col = 2 * f - 1 + j;
+                        int64_t row = cu[s] + 2 * (t - to[s]) - pad + i, col = 2 * f - pad + j;
                         if (row < cu[s] || row >= cu[s + 1] || col < 0 || col >= width)
                             continue;
                         sum += (double)w[c * 9 + i * 3 + j] *
@@ -119,9 +123,12 @@ static void check_conv2d(int64_t width, int64_t channels, bool one_input, bool r
 
 static void conv2d_is_its_formula(void **state)
 {
-    check_conv2d(8, 19, true, true);
-    check_conv2d(7, 19, false, false);
-    check_conv2d(1, 1, true, false);
+    check_conv2d(8, 19, true, true, false);
+    check_conv2d(7, 19, false, false, false);
+    check_conv2d(1, 1, true, false, false);
+    check_conv2d(8, 19, true, false, true);
+    check_conv2d(7, 19, false, true, true);
+    check_conv2d(1, 1, true, false, true);
 }
 
 /* ---- dwconv ---- */
@@ -138,7 +145,7 @@ static void run_dwconv(float *out, void *args, int64_t n)
     done();
 }
 
-static void dwconv_is_its_formula(void **state)
+static void check_dwconv(int64_t shift)
 {
     enum { C = 21, STRIDE = 23, WIDTH = 9 };
     float *x = random_values(N * STRIDE, 1), *w = random_values(C * WIDTH, 2);
@@ -148,14 +155,15 @@ static void dwconv_is_its_formula(void **state)
                                 .n_seqs = N_SEQS,
                                 .n = N,
                                 .channels = C,
-                                .width = WIDTH};
+                                .width = WIDTH,
+                                .shift = shift};
     float *y = twice(run_dwconv, &args, N * C);
     for (int64_t t = 0; t < N; t++)
         for (int64_t c = 0; c < C; c++) {
             int64_t s = seq_of(cu, t);
             double sum = 0;
             for (int64_t i = 0; i < WIDTH; i++) {
-                int64_t from = t - WIDTH / 2 + i;
+                int64_t from = t - WIDTH / 2 - shift + i;
                 if (from >= cu[s] && from < cu[s + 1])
                     sum += (double)w[c * WIDTH + i] * x[from * STRIDE + c];
             }
@@ -164,6 +172,15 @@ static void dwconv_is_its_formula(void **state)
     free(x);
     free(w);
     free(y);
+}
+
+/* both sides alike, the past alone, something of the future, the future alone */
+static void dwconv_is_its_formula(void **state)
+{
+    check_dwconv(0);
+    check_dwconv(4);
+    check_dwconv(3);
+    check_dwconv(-4);
 }
 
 /* ---- norms ---- */

@@ -1,7 +1,8 @@
 /*
  * Attention with relative positions and its gradients against loops in double that read like the
  * formulas: heads of odd and of whole widths, clips of no row, of one, at the end too, and longer
- * than any tile, queries that look far to either side, a tail that nobody may read.
+ * than any tile, queries that look far to either side, a tail that nobody may read; queries that
+ * see some keys alone, fewer and more than a block has.
  */
 #include "tests/unit/kernels/kernel_test.h"
 
@@ -11,15 +12,36 @@ struct problem {
     int64_t dim, n_seqs, max_seqlen;
     int32_t cu[MAX_SEQS + 1];
     int64_t gap; /* between the end of a row and the next: rows that begin at odd places */
+    struct s2s_reach reach;
 };
 
 static const struct problem problems[] = {
-    {7, 5, 70, {0, 66, 66, 67, 79, 79}, 2},
-    {64, 3, 77, {0, 77, 80, 113}, 0},
-    {40, 2, 40, {0, 33, 40}, 8},
-    {72, 3, 37, {0, 1, 36, 69}, 0},
-    {130, 2, 21, {0, 19, 34}, 1},
+    {7, 5, 70, {0, 66, 66, 67, 79, 79}, 2, {0, 0, 0}},
+    {64, 3, 77, {0, 77, 80, 113}, 0, {0, 0, 0}},
+    {40, 2, 40, {0, 33, 40}, 8, {0, 0, 0}},
+    {72, 3, 37, {0, 1, 36, 69}, 0, {0, 0, 0}},
+    {130, 2, 21, {0, 19, 34}, 1, {0, 0, 0}},
 };
+
+static const struct problem limited[] = {
+    {7, 5, 150, {0, 146, 146, 147, 159, 159}, 2, {1, 5, 3}},
+    {8, 2, 200, {0, 200, 203}, 0, {1, 90, 0}},
+    {7, 2, 140, {0, 133, 140}, 1, {7, 14, 0}},
+    {16, 2, 70, {0, 70, 73}, 0, {3, S2S_REACH_ALL, 0}},
+    {7, 2, 70, {0, 33, 70}, 0, {1, S2S_REACH_ALL, 2}},
+    {7, 1, 70, {0, 70}, 0, {1, 0, S2S_REACH_ALL}},
+};
+
+/* Whether query i sees key j, as NeMo makes its mask. */
+static bool sees(const struct s2s_reach *reach, int64_t i, int64_t j)
+{
+    if (reach->chunk == 0)
+        return true;
+    if (reach->chunk == 1)
+        return j >= i - reach->before && j <= i + reach->after;
+    const int64_t chunks = i / reach->chunk - j / reach->chunk;
+    return chunks >= 0 && chunks <= reach->before / reach->chunk;
+}
 
 /* Numbers of the inputs, and of what the forward and the backward give. */
 struct numbers {
@@ -64,7 +86,7 @@ static void reference_query(const struct problem *p, const struct numbers *x, fl
                 (q + x->u[c + d]) * x->k[(begin + j) * s + c + d] + (q + x->v[c + d]) * pos[d];
             dprob[j] += (double)x->d_o[row * s + c + d] * x->value[(begin + j) * s + c + d];
         }
-        prob[j] = exp(scale * prob[j]);
+        prob[j] = sees(&p->reach, i, j) ? exp(scale * prob[j]) : 0;
         total += prob[j];
     }
     r->lse[row * HEADS + h] = log(total);
@@ -152,7 +174,8 @@ static void check(const struct problem *p, bool accumulate)
                                       .n_heads = HEADS,
                                       .dim = p->dim,
                                       .max_seqlen = p->max_seqlen,
-                                      .scale = scale};
+                                      .scale = scale,
+                                      .reach = p->reach};
     args.workspace = work(k->relattention_workspace(&queue, &args));
     k->relattention(&queue, &args);
     struct s2s_k_relattention_backward back = {.forward = args,
@@ -193,6 +216,14 @@ static void clips_attend_by_place_and_pass_back(void **state)
         check(&problems[i], i % 2);
 }
 
+static void queries_see_the_keys_of_their_reach_alone(void **state)
+{
+    if (!k->has_reach)
+        skip();
+    for (size_t i = 0; i < sizeof limited / sizeof *limited; i++)
+        check(&limited[i], i % 2);
+}
+
 /* A batch without a row launches nothing, and adds nothing to the gradients of the biases. */
 static void no_clip_is_no_work(void **state)
 {
@@ -213,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clips_attend_by_place_and_pass_back),
+        cmocka_unit_test(queries_see_the_keys_of_their_reach_alone),
         cmocka_unit_test(no_clip_is_no_work),
     };
     return run_on_tables_and_types(tests);

@@ -4,27 +4,35 @@
 /* clips of 5, 0, 1 and 4 rows; after a stride of two 3, 0, 1 and 2 */
 static const int32_t cu[] = {0, 5, 5, 6, 10}, half[] = {0, 3, 3, 4, 6};
 
-static struct s2s_tensor *conv(struct s2s_tape *tape, struct s2s_tensor **in, bool relu)
+static struct s2s_tensor *conv(struct s2s_tape *tape, struct s2s_tensor **in, bool relu,
+                               bool causal)
 {
-    struct s2s_seqs from = s2s_op_seqs(tape, cu, 4), to = s2s_op_seqs(tape, half, 4);
-    return to_target(tape, s2s_op_conv2d(tape, in[0], in[1], in[2], &from, &to, relu));
+    static const int32_t causal_half[] = {0, 3, 3, 4, 7};
+    struct s2s_seqs from = s2s_op_seqs(tape, cu, 4),
+                    to = s2s_op_seqs(tape, causal ? causal_half : half, 4);
+    return to_target(tape, s2s_op_conv2d(tape, in[0], in[1], in[2], &from, &to, relu, causal));
 }
 
 static struct s2s_tensor *loss_conv2d(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    return conv(tape, in, false);
+    return conv(tape, in, false, false);
 }
 
 static struct s2s_tensor *loss_conv2d_relu(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    return conv(tape, in, true);
+    return conv(tape, in, true, false);
+}
+
+static struct s2s_tensor *loss_conv2d_causal(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    return conv(tape, in, false, true);
 }
 
 static struct s2s_tensor *loss_dwconv(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     struct s2s_seqs seqs = s2s_op_seqs(tape, cu, 4);
-    struct s2s_tensor *y = s2s_op_dwconv(tape, in[0], in[1], in[2], &seqs);
-    return to_target(tape, s2s_op_dwconv(tape, y, in[1], NULL, &seqs));
+    struct s2s_tensor *y = s2s_op_dwconv(tape, in[0], in[1], in[2], &seqs, 0);
+    return to_target(tape, s2s_op_dwconv(tape, y, in[1], NULL, &seqs, 1));
 }
 
 static struct s2s_tensor *loss_layernorm(struct s2s_tape *tape, struct s2s_tensor **in)
@@ -84,12 +92,13 @@ static struct s2s_tensor *loss_transpose(struct s2s_tape *tape, struct s2s_tenso
 }
 
 static struct s2s_tensor *attend(struct s2s_tape *tape, struct s2s_tensor **in,
-                                 const int32_t *bounds, int64_t n, bool drops)
+                                 const int32_t *bounds, int64_t n, bool drops,
+                                 struct s2s_reach reach)
 {
     struct s2s_seqs seqs = s2s_op_seqs(tape, bounds, n);
     const int64_t rows = s2s_tensor_rows(in[0]);
     struct s2s_relattention_inputs args = {
-        .q = in[0], .k = in[1], .value = in[2], .p = in[3], .u = in[4], .v = in[5]};
+        .q = in[0], .k = in[1], .value = in[2], .p = in[3], .u = in[4], .v = in[5], .reach = reach};
     int32_t names[200] = {0};
     for (int i = 0; i < 200; i++)
         names[i] = i;
@@ -101,22 +110,30 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, struct s2s_tensor **in,
     return to_target(tape, s2s_op_relattention(tape, &args, &seqs));
 }
 
+static const struct s2s_reach everything = {0};
+
 static struct s2s_tensor *loss_relattention(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    return attend(tape, in, cu, 4, false);
+    return attend(tape, in, cu, 4, false, everything);
 }
 
 /* more than one block of queries, more clips than groups of the backward */
 static struct s2s_tensor *loss_relattention_long(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     static const int32_t bounds[] = {0, 70, 72, 73, 80, 91, 100};
-    return attend(tape, in, bounds, 6, false);
+    return attend(tape, in, bounds, 6, false, everything);
 }
 
 static struct s2s_tensor *loss_relattention_dropout(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     static const int32_t bounds[] = {0, 70, 72, 73, 80, 91, 100};
-    return attend(tape, in, bounds, 6, true);
+    return attend(tape, in, bounds, 6, true, everything);
+}
+
+static struct s2s_tensor *loss_relattention_reach(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    static const int32_t bounds[] = {0, 70, 72, 73, 80, 91, 100};
+    return attend(tape, in, bounds, 6, true, (struct s2s_reach){4, 8, 0});
 }
 
 static struct check checks[] = {
@@ -124,6 +141,11 @@ static struct check checks[] = {
     {"conv2d depthwise", 3, {{3, {10, 7, 5}}, {4, {5, 1, 3, 3}}, {1, {5}}}, loss_conv2d},
     {"conv2d relu", 3, {{3, {10, 6, 5}}, {4, {5, 1, 3, 3}}, {1, {5}}}, loss_conv2d_relu},
     {"conv2d one input relu", 3, {{3, {10, 6, 1}}, {4, {5, 1, 3, 3}}, {1, {5}}}, loss_conv2d_relu},
+    {"conv2d causal", 3, {{3, {10, 6, 1}}, {4, {5, 1, 3, 3}}, {1, {5}}}, loss_conv2d_causal},
+    {"conv2d causal depthwise",
+     3,
+     {{3, {10, 7, 5}}, {4, {5, 1, 3, 3}}, {1, {5}}},
+     loss_conv2d_causal},
     {"dwconv", 3, {{2, {10, 6}}, {3, {6, 1, 5}}, {1, {6}}}, loss_dwconv},
     {"layernorm", 3, {{2, {70, 9}}, {1, {9}}, {1, {9}}}, loss_layernorm},
     {"add_layernorm", 4, {{2, {5, 9}}, {2, {5, 9}}, {1, {9}}, {1, {9}}}, loss_add_layernorm},
@@ -144,6 +166,10 @@ static struct check checks[] = {
      6,
      {{2, {100, 6}}, {2, {100, 6}}, {2, {100, 6}}, {2, {139, 6}}, {2, {2, 3}}, {2, {2, 3}}},
      loss_relattention_dropout},
+    {"relattention of some keys",
+     6,
+     {{2, {100, 6}}, {2, {100, 6}}, {2, {100, 6}}, {2, {139, 6}}, {2, {2, 3}}, {2, {2, 3}}},
+     loss_relattention_reach},
 };
 
 int main(void)

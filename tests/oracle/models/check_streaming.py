@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""FastConformer encoders that see a part of their clip, in attention, convolutions and subsampling: outputs, loss and every gradient in fp64.
+
+check_streaming.py    Exit 77 without torch, transformers.
+
+STREAMING is beside transformers' NemotronAsrStreamingEncoder, clip by clip (padded frames are NaN there). KINDS are beside torch code that has the
+masks as NeMo's ConformerEncoder makes them, with ParakeetEncoder's subsampling in front.
+"""
+import json
+import math
+import sys
+import tempfile
+
+import check_modality as m
+from check_modality import load_file, save_file, torch
+
+try:
+    from transformers.models.nemotron_asr_streaming import NemotronAsrStreamingEncoder, NemotronAsrStreamingEncoderConfig
+except ImportError as e:
+    print(e)
+    sys.exit(77)
+
+STREAMING = [(8, 3), (12, 0), (12, 5)]  # left, right
+KINDS = [{"att_context_size": [5, 3]}, {"att_context_size": [-1, 2]}, {"att_context_size": [4, -1], "att_context_style": "regular"},
+         {"att_context_size": [[8, 3], [2, 1]], "att_context_style": "chunked_limited"},
+         {"att_context_size": [-1, 4], "att_context_style": "chunked_limited"}, {"att_context_size": [3, -1], "att_context_style": "chunked_limited"},
+         {"conv_context_size": "causal"}, {"conv_context_size": [6, 2]}, {"conv_context_size": [0, 8], "att_context_size": [0, 0]},
+         {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]}]
+
+
+def loss_of(outs, target):
+    return sum(0.5 * ((y - t[:len(y)].double()) ** 2).sum() for y, t in zip(outs, target)) / sum(y.numel() for y in outs)
+
+
+def compare(what, config, weights, inputs, target, outs, grads):
+    """The same by a probe of these weights."""
+    loss = loss_of(outs, target)
+    loss.backward()
+    with tempfile.TemporaryDirectory() as tmp:
+        with open(tmp + "/config.json", "w") as f:
+            json.dump(config, f)
+        save_file({n: t.detach().float().contiguous() for n, t in weights.items()}, tmp + "/model.safetensors")
+        save_file(dict(inputs, target=target), tmp + "/inputs.safetensors")
+        got = m.run(tmp)
+    grads = {n: g for n, g in grads().items() if g is not None}
+    largest = max(g.abs().max() for g in grads.values())
+    worst = abs(got["loss"].item() - loss.item()) / loss.item()
+    for n, g in grads.items():
+        if g.abs().max() > 1e-6 * largest:
+            worst = max(worst, m.far(got["grad/" + n], g))
+    print("%-100s %d frames, %d gradients, %.1e" % (what, sum(map(len, outs)), len(grads), worst))
+    assert worst < 2e-4, worst
+    return loss.item()
+
+
+def clips(inputs):
+    return [x[:int(k.sum())] for x, k in zip(inputs["input_features"].double(), inputs["attention_mask"].bool())]
+
+
+# ---- transformers ----
+
+def our_name(name):
+    parts = name.split(".")
+    if parts[0] != "subsampling" or parts[1] == "linear":
+        return name
+    number = 0 if parts[1] == "conv_in" else 2 + 3 * int(parts[2]) + (parts[3] == "pointwise_conv")
+    return "subsampling.layers.%d.%s" % (number, parts[-1])
+
+
+def check_streaming(left, right, inputs):
+    torch.manual_seed(11)  # its eager attention turns the mask round; sdpa has it right
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, conv_kernel_size=5, subsampling_factor=4,
+                 subsampling_conv_channels=12, num_mel_bins=inputs["input_features"].shape[2], scale_input=False, convolution_bias=False)
+    encoder = NemotronAsrStreamingEncoder(NemotronAsrStreamingEncoderConfig(**sizes, sliding_window=left + 1, default_num_lookahead_tokens=right,
+                                                                            attn_implementation="sdpa"))
+    for name, p in encoder.named_parameters():
+        p.data = (p.data + 0.1 * torch.randn_like(p)).float()
+    encoder = encoder.double().eval()
+    encoder.encode_positions = type(encoder.encode_positions)(encoder.config).double()
+    outs = [encoder(input_features=x[None]).last_hidden_state[0] for x in clips(inputs)]
+    target = torch.randn(len(outs), max(map(len, outs)), 32)
+    config = dict(sizes, model_type="parakeet_encoder", conv_norm_type="layer_norm", conv_context_size="causal", causal_downsampling=True,
+                  att_context_size=[left, right], att_context_style="chunked_limited")
+    weights = {our_name(n): p for n, p in encoder.named_parameters()}
+    compare("transformers' streaming encoder, %d before, chunks of %d" % (left, right + 1), config, weights, inputs, target, outs,
+            lambda: {n: p.grad for n, p in weights.items()})
+
+
+# ---- NeMo's masks ----
+
+def mask_of(kind):
+    """Who sees whom of t frames: [t, t]."""
+    size = kind.get("att_context_size", [-1, -1])
+    left, right = size[0] if isinstance(size[0], list) else size
+
+    def mask(t):
+        sees = torch.ones(t, t, dtype=torch.bool)
+        if kind.get("att_context_style") == "chunked_limited" and right >= 0:
+            chunk = torch.arange(t) // (right + 1)
+            apart = chunk[:, None] - chunk[None]
+            return sees & (apart >= 0) & (apart <= (left // (right + 1) if left >= 0 else 10000))
+        sees = sees.triu(-left) if left >= 0 else sees
+        return sees.tril(right) if right >= 0 and kind.get("att_context_style") != "chunked_limited" else sees
+    return mask
+
+
+def check(kind, inputs):
+    with open(m.BASE + "/config.json") as f:
+        base = json.load(f)
+    width, kernel = base["hidden_size"], base["conv_kernel_size"]
+    sides = kind.get("conv_context_size", [kernel // 2, kernel // 2])
+    a = {"n_layers": base["num_hidden_layers"], "n_heads": base["num_attention_heads"], "conv_kernel_size": kernel, "sees": mask_of(kind),
+         "before": kernel - 1 if sides == "causal" else sides[0]}
+    encoder = m.ParakeetEncoder.from_pretrained(m.BASE, dtype=torch.float32, attn_implementation="eager").double().eval()
+    stored = load_file(m.BASE + "/model.safetensors")
+    w = {n: t.double() for n, t in stored.items() if not n.startswith("subsampling") and t.is_floating_point()}
+    w = {n: t.requires_grad_("running" not in n) for n, t in w.items()}
+    outs = []
+    for x in clips(inputs):
+        y = encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool)) * (math.sqrt(width) if base.get("scale_input", True) else 1)
+        outs.append(m.layers(a, w, y, torch.ones(y.shape[:2], dtype=torch.bool))[0])
+    def grads():
+        found = {n: t.grad for n, t in w.items()}
+        found.update(("subsampling." + n, p.grad) for n, p in encoder.subsampling.named_parameters())
+        return found
+    return compare(json.dumps(kind), dict(base, **kind), stored, inputs, inputs["target"], outs, grads)
+
+
+def main():
+    inputs = load_file(m.BASE + "/inputs.safetensors")
+    for left, right in STREAMING:
+        check_streaming(left, right, {n: inputs[n] for n in ("input_features", "attention_mask")})
+    everything = check({}, inputs)
+    for kind in KINDS:
+        assert check(kind, inputs) != everything, kind  # which sees less
+
+
+if __name__ == "__main__":
+    main()

@@ -74,6 +74,14 @@ int s2s_cut_words(struct s2s_cut_words *words, const json_t *cut, struct s2s_err
  * is what it was read from. Returns 1; errors of s2s_cut_words. */
 int s2s_sample_of_cut(struct s2s_sample *sample, const json_t *json, struct s2s_cut *cut,
                       struct s2s_error *err);
+/*
+ * Makes a sample of duplex speech: the sound of `heard`, then that of `said`, which it takes, and
+ * the supervisions of json in their order. Returns 1; FORMAT, RANGE (a time below 0).
+ */
+int s2s_sample_of_duplex(struct s2s_sample *sample, const json_t *json, struct s2s_cut *heard,
+                         struct s2s_cut *said, struct s2s_error *err);
+/* Adds the supervisions of a cut to the sample. */
+int s2s_cut_said(struct s2s_sample *sample, const json_t *cut, struct s2s_error *err);
 /* Makes a sound of a cut, which it takes: the part of a file where that is all it is. */
 void s2s_sound_take_cut(struct s2s_sound *sound, struct s2s_cut *cut);
 

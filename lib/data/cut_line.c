@@ -66,6 +66,30 @@ int s2s_sample_of_cut(struct s2s_sample *sample, const json_t *json, struct s2s_
     return 1;
 }
 
+int s2s_sample_of_duplex(struct s2s_sample *sample, const json_t *json, struct s2s_cut *heard,
+                         struct s2s_cut *said, struct s2s_error *err)
+{
+    sample->id = s2s_xstrdup(heard->id);
+    sample->custom = s2s_cut_custom(json);
+    sample->is_duplex = true;
+    sample->duration_s = heard->duration_s;
+    s2s_sound_take_cut(&s2s_sample_add(sample, "user", NULL)->sound, heard);
+    s2s_sound_take_cut(&s2s_sample_add(sample, "assistant", NULL)->sound, said);
+    int rc = s2s_cut_said(sample, json, err);
+    return rc < 0 ? rc : 1;
+}
+
+static int make_duplex(struct s2s_sample *sample, const json_t *json, struct s2s_cut *heard,
+                       const struct s2s_manifest_options *opt, struct s2s_error *err)
+{
+    struct s2s_cut *said;
+    int rc = s2s_cut_parse(&said, json, opt->said_field, opt->path, err);
+    if (rc == 0)
+        return s2s_sample_of_duplex(sample, json, heard, said, err);
+    s2s_cut_free(heard);
+    return rc;
+}
+
 int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err)
 {
@@ -75,7 +99,9 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
     if (!json)
         return S2S_E_FORMAT;
     int rc = s2s_cut_parse(&cut, json, opt->audio_field, opt->path, err);
-    if (rc == 0)
+    if (rc == 0 && opt->said_field)
+        rc = make_duplex(sample, json, cut, opt, err);
+    else if (rc == 0)
         rc = s2s_sample_of_cut(sample, json, cut, err);
     json_decref(json);
     if (rc < 0)

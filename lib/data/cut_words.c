@@ -54,8 +54,6 @@ static int collect(struct pieces *pieces, const json_t *cut, struct s2s_error *e
                        track) if (rc == 0 && !json_is_true(json_object_get(track, "mute"))) rc =
         add_pieces(pieces, json_object_get(track, "cut"),
                    json_number_value(json_object_get(track, "offset")), err);
-    if (pieces->n > 1)
-        qsort(pieces->all, pieces->n, sizeof *pieces->all, by_start);
     return rc;
 }
 
@@ -81,6 +79,8 @@ int s2s_cut_words(struct s2s_cut_words *words, const json_t *cut, struct s2s_err
     struct pieces pieces = {.all = NULL};
     *words = (struct s2s_cut_words){.text = NULL};
     int rc = collect(&pieces, cut, err);
+    if (pieces.n > 1)
+        qsort(pieces.all, pieces.n, sizeof *pieces.all, by_start);
     for (size_t i = 0; rc == 0 && i + 1 < pieces.n; i++)
         if (pieces.all[i].end_s > pieces.all[i + 1].start_s + overlap_s) {
             rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -101,6 +101,35 @@ int s2s_cut_words(struct s2s_cut_words *words, const json_t *cut, struct s2s_err
     free(words->lang);
     free(words->speaker);
     return rc;
+}
+
+/* A time as Lhotse rounds it. */
+static double to_8_decimals(double seconds)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.8f", seconds);
+    return strtod(text, NULL);
+}
+
+int s2s_cut_said(struct s2s_sample *sample, const json_t *cut, struct s2s_error *err)
+{
+    struct pieces pieces = {.all = NULL};
+    int rc = collect(&pieces, cut, err);
+    for (size_t i = 0; rc >= 0 && i < pieces.n; i++) {
+        const struct piece *piece = &pieces.all[i];
+        s2s_grow(&sample->said, sample->n_said, &sample->cap_said, sizeof *sample->said);
+        struct s2s_said *said = &sample->said[sample->n_said++];
+        *said = (struct s2s_said){.start_s = piece->start_s, .end_s = to_8_decimals(piece->end_s)};
+        if (!(said->start_s >= 0 && said->end_s >= said->start_s))
+            rc = s2s_error_set(err, S2S_E_RANGE, "supervision %zu is from %g s to %g s", i,
+                               said->start_s, said->end_s);
+        if (rc >= 0)
+            rc = data_get_string(&said->speaker, piece->supervision, "speaker", err);
+        if (rc >= 0)
+            rc = data_get_string(&said->text, piece->supervision, "text", err);
+    }
+    free(pieces.all);
+    return rc < 0 ? rc : 0;
 }
 
 json_t *s2s_cut_custom(const json_t *cut)

@@ -19,7 +19,7 @@ struct lines_source {
     struct s2s_lines *files; /* [n_files] */
     size_t n_files;
     struct s2s_source_options opt; /* its strings and tags are owned */
-    char *text_field, *lang_field, *audio_field;
+    char *text_field, *lang_field, *audio_field, *said_field;
     /* The order of files [n_files]: a walk that begins shuffles what the last one left, also under
      * one that is still going on, as upstream shuffles its list of paths in place */
     uint32_t *order;
@@ -187,11 +187,13 @@ static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
 {
     const char *path = s->files[place->part].path;
     const struct s2s_manifest_options how = {s2s_spool_is_pipe(path) ? NULL : path, s->text_field,
-                                             s->lang_field, s->audio_field};
+                                             s->lang_field, s->audio_field, s->said_field};
     switch (s->kind) {
     case S2S_LINES_NEMO:
         return with_text(sample, s2s_data_parse_nemo(sample, line, place->variant, &how, err), err);
     case S2S_LINES_CUTS:
+        if (s->said_field)
+            return s2s_data_parse_cut(sample, line, &how, err);
         return with_text(sample, s2s_data_parse_cut(sample, line, &how, err), err);
     case S2S_LINES_CONVERSATION:
         return s2s_data_parse_conversation(sample, line, &how, err);
@@ -246,6 +248,7 @@ static void close_lines(struct s2s_source *base)
     free(s->text_field);
     free(s->lang_field);
     free(s->audio_field);
+    free(s->said_field);
     json_decref(s->opt.tags);
     free(s);
 }
@@ -266,6 +269,7 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
     s->text_field = opt->text_field ? s2s_xstrdup(opt->text_field) : NULL;
     s->lang_field = opt->lang_field ? s2s_xstrdup(opt->lang_field) : NULL;
     s->audio_field = opt->audio_field ? s2s_xstrdup(opt->audio_field) : NULL;
+    s->said_field = opt->said_field ? s2s_xstrdup(opt->said_field) : NULL;
     s->files = s2s_xcalloc(n_paths + 1, sizeof *s->files);
     s->order = s2s_xcalloc(n_paths + 1, sizeof *s->order);
     while (rc == 0 && s->n_files < n_paths) {

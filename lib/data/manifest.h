@@ -19,6 +19,7 @@ struct s2s_manifest_options {
     const char *text_field; /* NULL: "text" */
     const char *lang_field; /* NULL: "lang" */
     const char *audio_field; /* of cuts: NULL: "recording"; else of `custom` */
+    const char *said_field;  /* as in s2s_source_options */
 };
 
 /*

@@ -34,6 +34,11 @@ void s2s_sample_release(struct s2s_sample *sample)
     free(sample->lang);
     free(sample->speaker);
     json_decref(sample->custom);
+    for (size_t i = 0; i < sample->n_said; i++) {
+        free(sample->said[i].speaker);
+        free(sample->said[i].text);
+    }
+    free(sample->said);
     s2s_ids_row_release(&sample->ids);
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
 }

@@ -74,6 +74,12 @@ struct s2s_ids_row {
 
 void s2s_ids_row_release(struct s2s_ids_row *row);
 
+/* What one supervision of a cut says, in the time of the cut. */
+struct s2s_said {
+    double start_s, end_s;
+    char *speaker, *text; /* NULL: unknown */
+};
+
 /* Unknown strings are NULL. Release with s2s_sample_release. */
 struct s2s_sample {
     char *id;
@@ -83,6 +89,12 @@ struct s2s_sample {
     json_t *custom;              /* object with the unknown keys and the tags; NULL: none */
     bool has_ids;
     struct s2s_ids_row ids;
+    /* Of a cut for duplex speech: its supervisions in their order. It has two sounds, what is heard
+     * and what is said. */
+    bool is_duplex;
+    struct s2s_said *said; /* [n_said] */
+    size_t n_said, cap_said;
+    double duration_s;
 };
 
 #define S2S_SAMPLE_INIT \

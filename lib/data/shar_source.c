@@ -29,14 +29,21 @@ struct field {
     size_t n, cap;
 };
 
+/* The tar of a field that is sound. */
+struct sounds {
+    char *path; /* NULL: there is none; the cuts name files of their own */
+    struct s2s_members *tar;
+    struct pair *pairs; /* [n_pairs], once it was walked */
+    size_t n_pairs, cap_pairs;
+};
+
+enum { HEARD, SAID, N_SOUNDS }; /* the wanted field, and the second one of duplex speech */
+
 struct shard {
     struct s2s_lines cuts;
-    char *tar_path; /* of the wanted field; NULL: the cuts name files of their own */
-    struct s2s_members *tar;
+    struct sounds sounds[N_SOUNDS];
     struct field *fields; /* [n_fields] */
     size_t n_fields;
-    struct pair *pairs; /* [n_pairs] of the tar, once it was walked */
-    size_t n_pairs, cap_pairs;
     bool is_walked;
 };
 
@@ -44,7 +51,7 @@ struct shar_source {
     struct s2s_source base;
     struct shard *shards; /* [n_shards] */
     size_t n_shards;
-    char *audio_field;
+    char *sound_fields[N_SOUNDS]; /* the second may be NULL */
     bool shuffle;
     uint64_t seed, epoch;
     int64_t slice_length;
@@ -187,14 +194,14 @@ static int suffix_of(struct shar_source *s, const char *name)
 }
 
 /* Finds all pairs of a tar, so that what loads them needs not walk. */
-static int find_pairs(struct shar_source *s, struct shard *shard, struct s2s_error *err)
+static int find_pairs(struct shar_source *s, struct sounds *sounds, struct s2s_error *err)
 {
     struct s2s_members *tar;
     struct s2s_member member;
-    int rc = shard->tar ? 0 : s2s_members_open(&shard->tar, shard->tar_path, err);
+    int rc = sounds->tar ? 0 : s2s_members_open(&sounds->tar, sounds->path, err);
     if (rc < 0)
         return rc == S2S_E_OPEN ? err->code = S2S_E_NOTFOUND : rc;
-    rc = s2s_members_share(&tar, shard->tar, err);
+    rc = s2s_members_share(&tar, sounds->tar, err);
     if (rc < 0)
         return rc;
     while ((rc = s2s_members_next(tar, &member, err)) > 0) {
@@ -204,13 +211,12 @@ static int find_pairs(struct shar_source *s, struct shard *shard, struct s2s_err
         rc = s2s_members_next(tar, &member, err);
         if (rc == 0)
             rc = s2s_error_set(err, S2S_E_FORMAT,
-                               "%s: its last member lacks the description behind it",
-                               shard->tar_path);
+                               "%s: its last member lacks the description behind it", sounds->path);
         if (rc < 0)
             break;
         pair.meta = member.at;
-        s2s_grow(&shard->pairs, shard->n_pairs, &shard->cap_pairs, sizeof *shard->pairs);
-        shard->pairs[shard->n_pairs++] = pair;
+        s2s_grow(&sounds->pairs, sounds->n_pairs, &sounds->cap_pairs, sizeof *sounds->pairs);
+        sounds->pairs[sounds->n_pairs++] = pair;
     }
     s2s_members_close(tar);
     return rc;
@@ -261,8 +267,9 @@ static void begin_shard(struct shar_walk *w, struct shar_source *s)
     int rc = 0;
     for (size_t i = 0; !shard->is_walked && i < shard->n_fields; i++)
         find_lines(&shard->fields[i]);
-    if (!shard->is_walked && shard->tar_path)
-        rc = find_pairs(s, shard, &fault);
+    for (size_t i = 0; !shard->is_walked && rc == 0 && i < N_SOUNDS; i++)
+        if (shard->sounds[i].path)
+            rc = find_pairs(s, &shard->sounds[i], &fault);
     shard->is_walked = true;
     if (rc < 0) {
         w->fault = s2s_xmalloc(sizeof *w->fault);
@@ -282,7 +289,10 @@ static void begin_shard(struct shar_walk *w, struct shar_source *s)
 /* How many cuts the shortest field has. */
 static size_t n_of(const struct shard *shard)
 {
-    size_t n = shard->tar_path ? shard->n_pairs : SIZE_MAX;
+    size_t n = SIZE_MAX;
+    for (size_t i = 0; i < N_SOUNDS; i++)
+        if (shard->sounds[i].path && shard->sounds[i].n_pairs < n)
+            n = shard->sounds[i].n_pairs;
     for (size_t i = 0; i < shard->n_fields; i++)
         n = shard->fields[i].n < n ? shard->fields[i].n : n;
     return n;
@@ -316,7 +326,8 @@ static int end_shard(struct shar_walk *w, struct shar_source *s, struct s2s_erro
         rc = err->code;
     } else if (s->slice_length == 0 && s2s_lines_next(&shard->cuts, &rest)) {
         s2s_warn("data", "%s: has more cuts than %s: those from line %lld on are left out",
-                 shard->cuts.path, shard->tar_path ? shard->tar_path : "its fields",
+                 shard->cuts.path,
+                 shard->sounds[HEARD].path ? shard->sounds[HEARD].path : "its fields",
                  (long long)rest.number);
     }
     free(w->fault);
@@ -387,14 +398,14 @@ static int take_line(json_t *cut, const struct field *field, size_t idx, struct 
 }
 
 /* The description behind the data takes the place of the recording in the cut. */
-static int take_meta(json_t *cut, const struct shar_source *s, const struct shard *shard,
+static int take_meta(json_t *cut, const char *field, const struct sounds *sounds,
                      const struct pair *pair, const char *id, struct s2s_error *err)
 {
     char *name = s2s_xasprintf("%s.json", id);
     void *bytes = NULL;
     size_t len = 0;
     json_error_t at;
-    int rc = s2s_members_read(shard->tar, pair->meta, name, &bytes, &len, err);
+    int rc = s2s_members_read(sounds->tar, pair->meta, name, &bytes, &len, err);
     free(name);
     if (rc < 0)
         return s2s_error_hint(err, rc, "its members are not those of the cuts, in their order");
@@ -403,16 +414,16 @@ static int take_meta(json_t *cut, const struct shar_source *s, const struct shar
     if (!json_is_object(meta)) {
         json_decref(meta);
         return s2s_error_set(err, S2S_E_FORMAT, "%s: the description of '%s' is no JSON object",
-                             shard->tar_path, id);
+                             sounds->path, id);
     }
-    if (strcmp(s->audio_field, "recording") != 0) {
+    if (strcmp(field, "recording") != 0) {
         to = json_object_get(cut, "custom");
         if (!json_is_object(to)) {
             to = json_object();
             json_object_set_new(cut, "custom", to);
         }
     }
-    json_object_set_new(to, s->audio_field, meta);
+    json_object_set_new(to, field, meta);
     return 0;
 }
 
@@ -427,44 +438,63 @@ static struct s2s_sound *placeholder(const struct s2s_cut *cut)
     return NULL;
 }
 
-static int put_sound(struct s2s_cut *cut, const struct shar_source *s, const struct shard *shard,
+static int put_sound(struct s2s_cut *cut, const struct shar_source *s, const struct sounds *sounds,
                      const struct pair *pair, struct s2s_error *err)
 {
     struct s2s_sound *sound = placeholder(cut);
     if (!sound)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: what it describes is no recording of Shar",
-                             shard->tar_path);
+                             sounds->path);
     free(sound->source);
     sound->source = s2s_xasprintf("%s%s", cut->id, s->suffixes[pair->suffix]);
-    sound->path = s2s_xstrdup(shard->tar_path);
-    sound->tar = shard->tar;
+    sound->path = s2s_xstrdup(sounds->path);
+    sound->tar = sounds->tar;
     sound->at = pair->data;
     return 0;
+}
+
+/* The cut with one of its sounds, described by json so far as it is not in a tar. */
+static int make_cut(struct s2s_cut **cut, const struct shar_source *s, json_t *json, int which,
+                    const struct s2s_place *place, struct s2s_error *err)
+{
+    const struct shard *shard = &s->shards[place->part];
+    const struct sounds *sounds = &shard->sounds[which];
+    const struct pair *pair = sounds->path ? &sounds->pairs[place->member] : NULL;
+    const char *id = json_string_value(json_object_get(json, "id")),
+               *field = s->sound_fields[which];
+    int rc = 0;
+    pair = pair && pair->suffix >= 0 ? pair : NULL;
+    if (pair)
+        rc = take_meta(json, field, sounds, pair, id ? id : "", err);
+    if (rc == 0)
+        rc = s2s_cut_parse(cut, json, field, shard->cuts.path, err);
+    if (rc < 0 || !pair)
+        return rc;
+    rc = put_sound(*cut, s, sounds, pair, err);
+    if (rc < 0)
+        s2s_cut_free(*cut);
+    return rc;
 }
 
 static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json_t *json,
                     const struct s2s_place *place, struct s2s_error *err)
 {
     const struct shard *shard = &s->shards[place->part];
-    const struct pair *pair = shard->tar_path ? &shard->pairs[place->member] : NULL;
-    const char *id = json_string_value(json_object_get(json, "id"));
-    struct s2s_cut *cut;
+    struct s2s_cut *heard, *said;
     int rc = 0;
-    pair = pair && pair->suffix >= 0 ? pair : NULL;
     for (size_t i = 0; rc == 0 && i < shard->n_fields; i++)
         rc = take_line(json, &shard->fields[i], place->member, err);
-    if (rc == 0 && pair)
-        rc = take_meta(json, s, shard, pair, id ? id : "", err);
     if (rc == 0)
-        rc = s2s_cut_parse(&cut, json, s->audio_field, shard->cuts.path, err);
+        rc = make_cut(&heard, s, json, HEARD, place, err);
     if (rc < 0)
         return rc;
-    rc = pair ? put_sound(cut, s, shard, pair, err) : 0;
-    if (rc < 0) {
-        s2s_cut_free(cut);
-        return rc;
-    }
-    return s2s_sample_of_cut(sample, json, cut, err);
+    if (!s->sound_fields[SAID])
+        return s2s_sample_of_cut(sample, json, heard, err);
+    rc = make_cut(&said, s, json, SAID, place, err);
+    if (rc == 0)
+        return s2s_sample_of_duplex(sample, json, heard, said, err);
+    s2s_cut_free(heard);
+    return rc;
 }
 
 static int load(const struct s2s_source *base, struct s2s_sample *sample,
@@ -478,7 +508,7 @@ static int load(const struct s2s_source *base, struct s2s_sample *sample,
         return S2S_E_FORMAT;
     int rc = load_cut(s, sample, json, place, err);
     json_decref(json);
-    if (rc > 0 && !sample->text)
+    if (rc > 0 && !sample->text && !sample->is_duplex)
         rc = s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", sample->id);
     if (rc > 0)
         s2s_sample_tag(sample, s->tags, false);
@@ -515,15 +545,18 @@ static void close_shar(struct s2s_source *base)
             free(shard->fields[k].at);
         }
         s2s_lines_close(&shard->cuts);
-        s2s_members_close(shard->tar);
+        for (size_t k = 0; k < N_SOUNDS; k++) {
+            s2s_members_close(shard->sounds[k].tar);
+            free(shard->sounds[k].path);
+            free(shard->sounds[k].pairs);
+        }
         free(shard->fields);
-        free(shard->tar_path);
-        free(shard->pairs);
     }
     for (size_t i = 0; i < s->n_suffixes; i++)
         free(s->suffixes[i]);
     free(s->shards);
-    free(s->audio_field);
+    for (size_t i = 0; i < N_SOUNDS; i++)
+        free(s->sound_fields[i]);
     json_decref(s->tags);
     free(s);
 }
@@ -545,9 +578,10 @@ static int open_field(struct shar_source *s, const struct spec *spec, struct s2s
             *field = (struct field){.name = s2s_xstrdup(spec->field)};
             shard->n_fields++;
             rc = s2s_lines_open(&field->lines, spec->names.items[i], err);
-        } else if (!strcmp(spec->field, s->audio_field)) {
-            shard->tar_path = s2s_xstrdup(spec->names.items[i]);
         }
+        for (size_t k = 0; k < N_SOUNDS && !is_lines(spec->names.items[i]); k++)
+            if (s->sound_fields[k] && !strcmp(spec->field, s->sound_fields[k]))
+                shard->sounds[k].path = s2s_xstrdup(spec->names.items[i]);
     }
     return rc;
 }
@@ -578,7 +612,8 @@ int s2s_source_open_shar(struct s2s_source **source, const char *const *specs, s
     struct specs all = {.n = 0};
     int rc = 0;
     s->base.kind = &kind_of_shar;
-    s->audio_field = s2s_xstrdup(opt->audio_field ? opt->audio_field : "recording");
+    s->sound_fields[HEARD] = s2s_xstrdup(opt->audio_field ? opt->audio_field : "recording");
+    s->sound_fields[SAID] = opt->said_field ? s2s_xstrdup(opt->said_field) : NULL;
     s->shuffle = opt->shuffle;
     s->seed = opt->seed;
     s->slice_length = opt->slice_length;

@@ -80,6 +80,8 @@ struct s2s_source_options {
     const char *text_field;  /* NULL: "text" */
     const char *lang_field;  /* NULL: "lang" */
     const char *audio_field; /* of cuts: NULL: "recording", else a recording in `custom` */
+    const char *said_field;  /* cuts become samples of duplex speech, whose second sound this is, of
+                                `custom`; NULL: they do not */
     int32_t pad_id;          /* of tokenized rows */
     bool shuffle;            /* shards, and the lines of conversations, in the order of NeMo */
     uint64_t seed;           /* shard_seed, resolved */

@@ -8,6 +8,7 @@
 
 #include "lib/thd/bins.h"
 #include "lib/thd/cp.h"
+#include "lib/thd/duplex.h"
 #include "lib/thd/layout.h"
 #include "lib/thd/lookahead.h"
 #include "lib/thd/salm.h"

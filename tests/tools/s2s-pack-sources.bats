@@ -257,6 +257,109 @@ J
     [ "$(rows out.s2s | cut -d'|' -f2)" = a ]
 }
 
+@test "duplex: both sides of a cut on one grid of frames, from lines, Shar and blends" {
+    python3 "$ROOT/tests/oracle/packing/check_duplex.py" 40 "$RANDOM"
+    python3 - <<'PY'
+import gzip, io, json, math, os, struct, tarfile, wave
+def sound(rate, n):
+    out = io.BytesIO()
+    with wave.open(out, "wb") as w:
+        w.setnchannels(1); w.setsampwidth(2); w.setframerate(rate)
+        w.writeframes(b"".join(struct.pack("<h", int(8000 * math.sin(i * i / 1e4))) for i in range(n)))
+    return out.getvalue()
+def rec(id, rate, n, type="file"):
+    return {"id": id, "sources": [{"type": type, "channels": [0], "source": id if type == "file" else ""}], "sampling_rate": rate, "num_samples": n, "duration": n / rate}
+data = {"in.wav": sound(16000, 32000), "out.wav": sound(22050, 44100)}
+for name in data:
+    open(name, "wb").write(data[name])
+def cut(type):
+    turns = [(0.5, 0.8, "agent", "<|1|> it's   me "), (0.16, 0.16, "user", "hello hello hello"), (3.0, 1.0, "user", "late"), (1.9, 2.0, "Assistant", "me")]
+    return {"id": "c", "type": "MonoCut", "start": 0, "duration": 2.0, "channel": 0, "recording": rec("in.wav", 16000, 32000, type),
+            "custom": {"target_audio": rec("out.wav", 22050, 44100, type)},
+            "supervisions": [{"id": f"s{i}", "recording_id": "r", "start": s, "duration": d, "speaker": who, "text": t} for i, (s, d, who, t) in enumerate(turns)]}
+open("duplex.jsonl", "w").write(json.dumps(cut("file")) + "\n")
+os.mkdir("shar")
+with gzip.open("shar/cuts.000000.jsonl.gz", "wt") as f:
+    print(json.dumps(cut("shar")), file=f)
+for field, name, rate, n in (("recording", "in.wav", 16000, 32000), ("target_audio", "out.wav", 22050, 44100)):
+    with tarfile.open(f"shar/{field}.000000.tar", "w") as tar:
+        for member, bytes in (("c.wav", data[name]), ("c.json", json.dumps(rec(name, rate, n, "shar")).encode())):
+            info = tarfile.TarInfo(member); info.size = len(bytes); tar.addfile(info, io.BytesIO(bytes))
+PY
+    local how=(--layout duplex --tokenizer "$tok")
+    s2s-pack --cuts duplex.jsonl "${how[@]}" --report r.json -o a.s2s 2>said
+    [ "$(tar xOf a.s2s header.json | jq -c '[.kind, .config.target_sampling_rate, .schema.target_pcm.dtype]')" = '["duplex",22050,"I16"]' ]
+    python3 - <<PY
+import sys
+sys.path.insert(0, "$ROOT/tests/oracle/packing")
+import naive
+(tensors, meta), = naive.read_stream("a.s2s")[1]
+target, source = (list(tensors[k]) for k in ("target_tokens", "source_tokens"))
+assert len(target) == len(source) == 25
+# the worked example: bos at 6, text behind it, eos at 16; the last turn ends with the sound
+assert target[:7] == [0] * 6 + [1] and 0 not in target[7:9] and target[16] == 2 and target[24] == 1, target
+# a text with more ids than its turn has frames: eos stands in it
+assert source[2] == 1 and source[4] == 2 and source[3] > 2 and source[5] > 2, source
+assert len(tensors["source_pcm"]) == 32000 and len(tensors["target_pcm"]) == 44100
+assert meta["text"] == "it's me me" and meta["id"] == "c", meta
+PY
+    [ "$(jq -c .turns r.json)" = '{"late":1,"cut":1,"overrun":1,"unfinished":1}' ]
+    grep -q "1 turns have more text than frames: eos stands in it" said
+    s2s-pack -q --shar shar "${how[@]}" -o b.s2s
+    printf -- '- {type: lhotse_shar, shar_path: shar}\n' >blend.yaml
+    s2s-pack -q --input-cfg blend.yaml "${how[@]}" -o c.s2s
+    local i
+    for i in a b c; do tar xOf $i.s2s 00000000.safetensors | tail -c 110000 >$i.bytes; done
+    same a.bytes b.bytes
+    same a.bytes c.bytes
+    s2s-pack -q --cuts duplex.jsonl "${how[@]}" --overrun drop --output-roles agent -o d.s2s
+    tar xOf d.s2s 00000000.safetensors | strings | grep -q '"text":"it.s me"'
+    s2s-pack -q -j3 --cuts duplex.jsonl "${how[@]}" --plan --json | jq -e '.real_tokens == 25 and .hours > 0.0005 and .hours < 0.0006'
+    exits 2 s2s-pack --cuts duplex.jsonl "${how[@]}" --tokens 64
+    says "--tokens goes with layouts of packs"
+    exits 2 s2s-pack --text t "${how[@]}"
+    says "--layout duplex goes with --cuts, --shar or --input-cfg"
+    sed 's/, "custom".*, "supervisions"/, "supervisions"/' duplex.jsonl >one_side.jsonl
+    exits 1 s2s-pack --cuts one_side.jsonl "${how[@]}" -o no.s2s
+    says "one_side.jsonl:1: no recording 'custom.target_audio'"
+    sed 's/"text": "hello hello hello"/"x": 1/' duplex.jsonl >silent.jsonl
+    exits 1 s2s-pack --cuts silent.jsonl "${how[@]}" -o no.s2s
+    says "silent.jsonl:1: supervision 1, of 'user', has no text"
+}
+
+@test "an option that would be without effect is refused, with what it goes with" {
+    local words
+    touch any
+    while read -r words; do
+        exits 2 s2s-pack ${words% :*} --tokenizer "$tok" -o no.s2s
+        says "${words#*: }"
+    done <<'END'
+--manifest any --tokens 9 --skip-missing : --skip-missing goes with --tars or --input-cfg
+--manifest any --tokens 9 --run-pipes : --run-pipes goes with --input-cfg
+--manifest any --tokens 9 --audio-field x : --audio-field goes with --cuts, --shar or --input-cfg
+--text any --tokens 9 --text-field x : --text-field goes with --manifest, --text-jsonl
+--cuts any --tokens 9 --lang-field x : --lang-field goes with --manifest
+--cuts any --tokens 9 --tars x : --tars goes with --manifest
+--cuts any --tokens 9 --shuffle-shards : --shuffle-shards goes with samples in files or shards
+--text any --tokens 9 --max-duration 3 : --max-duration goes with samples that have sound
+--manifest any --tokens 9 --max-tpt 3 : --max-tpt goes with samples of text alone
+--manifest any --tokens 9 --lookahead 3 --algorithm ffd : --algorithm goes with --tokens alone: --lookahead takes its place
+--manifest any --batch-size 9 --too-long skip : --too-long goes with --tokens
+--manifest any --tokens 9 --trust-durations : --trust-durations goes with --plan
+--manifest any --tokens 9 --audio mel --pcm i16 : --pcm goes with --audio pcm
+--manifest any --tokens 9 --target-rate 16000 : --target-rate goes with --layout duplex
+--manifest any --tokens 9 --min-tokens 5 --max-tokens 4 : --min-tokens 5 is above --max-tokens 4
+--manifest any --tokens 9 --min-duration 5 --max-duration 4.5 : --min-duration 5 is above --max-duration 4.5
+END
+    seq 4 >lens.txt
+    exits 2 s2s-pack batches --tokens 9 --seed 3 lens.txt
+    says "--seed is without effect here"
+    exits 2 s2s-pack npy --cp 2 some.s2s -o some.npy
+    says "--pad-id, --pack-to and --cp act on a stream that is written: some.s2s"
+    exits 2 s2s-pack report --seed 3 r.json
+    says "--seed is without effect here"
+}
+
 @test "a key of a blend that nobody reads is told, one that would change samples is refused" {
     printf 'hello\nworld\n' >a.txt
     printf 'input_cfg:\n  - {type: txt, paths: a.txt, wieght: 0.5}\n' >blend.yaml

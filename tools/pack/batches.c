@@ -148,7 +148,9 @@ int pack_batches(int argc, char **argv, struct s2s_error *err)
     struct result result = {.opt = &opt};
     const struct pack_lengths_command command = {.work = work, .print = print, .ctx = &result};
     s2s_tool_parse(&batches_argp, argc, argv, &opt);
-    int rc = pack_lengths_run(&command, opt.input, opt.common.out, err);
+    int rc = pack_refuse_seed(&opt.common, err);
+    if (rc == 0)
+        rc = pack_lengths_run(&command, opt.input, opt.common.out, err);
     for (size_t k = 0; k < result.n; k++)
         s2s_dynamic_release(&result.batches[k]);
     free(result.batches);

@@ -13,6 +13,13 @@ void pack_lengths_take(struct argp_state *state, const char **input, const char 
     *input = arg;
 }
 
+int pack_refuse_seed(const struct s2s_common *common, struct s2s_error *err)
+{
+    return common->seed_given
+               ? s2s_error_set(err, S2S_E_ARG, "--seed is without effect here: nothing is drawn")
+               : 0;
+}
+
 /* The next word of a line, NUL-terminated; false: it is none, or too long for a number. */
 static bool next_word(char word[32], const struct s2s_line *line, size_t *at)
 {

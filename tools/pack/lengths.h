@@ -24,6 +24,10 @@ struct pack_lengths_command {
     void *ctx;
 };
 
+struct s2s_common;
+/* ARG if --seed was given, to a command that draws nothing. */
+int pack_refuse_seed(const struct s2s_common *common, struct s2s_error *err);
+
 /* Takes the command's only argument. */
 void pack_lengths_take(struct argp_state *state, const char **input, const char *arg);
 

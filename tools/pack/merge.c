@@ -2,6 +2,7 @@
 #include "lib/io/gnuplot.h"
 #include "lib/io/outfile.h"
 #include "lib/io/printout.h"
+#include "tools/pack/lengths.h"
 #include "tools/pack/pack.h"
 
 struct options {
@@ -180,7 +181,9 @@ int pack_merge(int argc, char **argv, struct s2s_error *err)
     struct s2s_printout to = {.out = NULL};
     json_t *sum = json_object();
     s2s_tool_parse(&report_argp, argc, argv, &opt);
-    int rc = s2s_outfile_spares_each(opt.common.out, opt.inputs, opt.n_inputs, err);
+    int rc = pack_refuse_seed(&opt.common, err);
+    if (rc == 0)
+        rc = s2s_outfile_spares_each(opt.common.out, opt.inputs, opt.n_inputs, err);
     if (rc == 0)
         rc = merge(sum, &opt, err);
     if (rc == 0 && opt.plot)

@@ -8,6 +8,7 @@
 #include "lib/data/lines.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
+#include "tools/pack/lengths.h"
 #include "tools/pack/pack.h"
 #include "tools/pack/record.h"
 
@@ -16,6 +17,7 @@ struct options {
     const char *input;
     int64_t pad_id, pack_to;
     int cp_size;
+    bool says_stream; /* an option of a stream that is written was given */
 };
 
 enum { KEY_PAD_ID = 0x100, KEY_PACK_TO, KEY_CP };
@@ -30,6 +32,7 @@ static const struct argp_option option_table[] = {
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *opt = state->input;
+    opt->says_stream |= key == KEY_PAD_ID || key == KEY_PACK_TO || key == KEY_CP;
     switch (key) {
     case KEY_PAD_ID:
         opt->pad_id = s2s_arg_i64(state, "pad-id", arg, 0, INT32_MAX);
@@ -50,6 +53,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
             argp_error(state, "name a .npy file or a stream");
         if (!s2s_ends_with(opt->input, ".npy") && !opt->common.out)
             argp_error(state, "-o is missing");
+        if (!s2s_ends_with(opt->input, ".npy") && opt->says_stream)
+            argp_error(state,
+                       "--pad-id, --pack-to and --cp act on a stream that is written: %s is "
+                       "to be a .npy",
+                       opt->input);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -470,5 +478,8 @@ int pack_npy(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT, .cp_size = 1};
     s2s_tool_parse(&npy_argp, argc, argv, &opt);
+    int rc = pack_refuse_seed(&opt.common, err);
+    if (rc < 0)
+        return rc;
     return s2s_ends_with(opt.input, ".npy") ? from_numpy(&opt, err) : to_numpy(&opt, err);
 }

@@ -3,6 +3,7 @@
 
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
+#include "tools/pack/duplex.h"
 #include "tools/pack/plan.h"
 #include "tools/pack/record.h"
 #include "tools/pack/report.h"
@@ -66,9 +67,19 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
     return config;
 }
 
+static json_t *duplex_header(const struct pack_loader *loader, const struct pack_plan *plan)
+{
+    const char *dtype = plan->exact16 ? "I16" : "F32";
+    return json_pack("{s:s, s:o, s:{s:{s:s, s:[s]}, s:{s:s, s:[s]}}}", "kind", "duplex", "config",
+                     pack_duplex_config(loader), "schema", "source_pcm", "dtype", dtype, "shape",
+                     "n", "target_pcm", "dtype", dtype, "shape", "m");
+}
+
 static json_t *header_json(const struct pack_loader *loader, const struct pack_plan *plan,
                            const struct pack_options *opt)
 {
+    if (loader->duplex.on)
+        return duplex_header(loader, plan);
     json_t *header = json_pack(
         "{s:s, s:s, s:s, s:o}", "kind", "pack", "layout", s2s_thd_layouts[loader->layout.kind],
         "audio", audio_names[loader->audio], "config", config_json(loader, plan, opt));

@@ -41,8 +41,22 @@ enum pack_fault pack_fault_of(int code);
 
 enum pack_too_long { PACK_TOO_LONG_FAIL, PACK_TOO_LONG_TRUNCATE, PACK_TOO_LONG_SKIP };
 
+/* Of --layout duplex. */
+struct pack_duplex {
+    bool on;
+    const char *target_field; /* the recording of cuts that the agent says */
+    int target_rate_hz;
+    double frame_s;
+    const char *input_roles, *output_roles; /* speakers, with commas */
+    bool drop_overrun;
+};
+
+/* Options have keys from here on, and less than so many. */
+enum { PACK_FIRST_KEY = 0x100, PACK_N_KEYS = 0x120 };
+
 struct pack_options {
     struct s2s_common common;
+    bool given[PACK_N_KEYS]; /* by key - PACK_FIRST_KEY */
     enum pack_input kind;
     const char **inputs; /* [n_inputs] */
     size_t n_inputs, cap_inputs;
@@ -64,6 +78,7 @@ struct pack_options {
     enum s2s_bin_algorithm algorithm;
     int cp_size, tp_size;
     struct s2s_layout layout;
+    struct pack_duplex duplex;
     int64_t lookahead; /* 0, or samples that are held, in the place of the algorithm */
     int64_t min_bins, bins_multiple;
     int64_t pad_id; /* -1: the tokenizer's */
@@ -82,7 +97,13 @@ struct pack_options {
     { \
         .common = S2S_COMMON_DEFAULT, .filter = PACK_FILTER_DEFAULT, .algorithm = S2S_BINS_FFD, \
         .cp_size = 1, .tp_size = 1, .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, \
-        .epochs = 1, .tolerance_s = 0.5, .bad = { \
+        .epochs = 1, .tolerance_s = 0.5, \
+        .duplex = {.target_field = "target_audio", \
+                   .target_rate_hz = 22050, \
+                   .frame_s = 0.08, \
+                   .input_roles = "user,User", \
+                   .output_roles = "agent,Assistant"}, \
+        .bad = { \
             [PACK_FAULT_SILENT] = PACK_KEEP \
         } \
     }

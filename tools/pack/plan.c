@@ -47,6 +47,7 @@ struct measured {
     } what;
     enum pack_filtered filtered;
     bool shorter, longer, unlabelled;
+    struct s2s_duplex_counts turns;
     char *id;
     struct s2s_error *err; /* of MEASURED_BAD, MEASURED_TOO_LONG and unlabelled ones */
 };
@@ -148,11 +149,20 @@ static bool truncate_row(struct measured *m, const struct survey *survey, struct
 }
 
 /* 16-bit samples say all of a clip. */
-static bool is_exact16(const struct pack_clip *clip, const struct survey *survey)
+static bool is_exact16(const struct pack_clip *clip)
 {
     return !s2s_audio_changes(&clip->range.change) && clip->info.int16 &&
-           clip->info.rate_hz == survey->loader->mel_config.rate_hz &&
+           clip->info.rate_hz == clip->range.rate_hz &&
            (clip->info.n_channels == 1 || clip->sound->channel >= 0);
+}
+
+static int measure_shape(struct s2s_salm_shape *shape, const struct pack_loader *loader,
+                         const struct pack_row *row, struct s2s_error *err)
+{
+    if (!loader->duplex.on)
+        return s2s_layout_measure(shape, &row->thd, &loader->layout, &loader->salm, err);
+    *shape = (struct s2s_salm_shape){.len = row->n_frames, .len_padded = row->n_frames};
+    return 0;
 }
 
 static void measure_row(struct measured *m, const struct survey *survey, struct pack_row *row)
@@ -161,8 +171,7 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     const struct s2s_source *source = survey->loader->source;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_salm_shape shape;
-    int rc =
-        s2s_layout_measure(&shape, &row->thd, &survey->loader->layout, &survey->loader->salm, &err);
+    int rc = measure_shape(&shape, survey->loader, row, &err);
     if (rc < 0) {
         s2s_source_error(rc, source, &m->item.place, &err);
         m->what = MEASURED_BAD;
@@ -172,9 +181,10 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
     keep_shape(&m->item, &shape);
     m->item.n_samples = pack_row_samples(row);
     m->item.n_ids = (int32_t)row->thd.n_ids;
+    m->turns = row->turns;
     m->item.exact16 = true;
     for (size_t k = 0; k < row->n_clips; k++) {
-        m->item.exact16 &= is_exact16(&row->clips[k], survey);
+        m->item.exact16 &= is_exact16(&row->clips[k]);
         m->shorter |= row->clips[k].shorter;
         m->longer |= row->clips[k].longer;
     }
@@ -265,6 +275,10 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
         plan->n_truncated += m->item.truncated;
         plan->n_shorter += is_first && m->shorter;
         plan->n_longer += is_first && m->longer;
+        plan->turns.late += m->turns.late;
+        plan->turns.cut += m->turns.cut;
+        plan->turns.overrun += m->turns.overrun;
+        plan->turns.unfinished += m->turns.unfinished;
         if (m->unlabelled)
             note_unlabelled(plan, m);
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
@@ -381,15 +395,18 @@ static int batches_of(struct s2s_bins *bins, struct pack_plan *plan,
                                   .shuffle = (uint64_t)opt->shuffle,
                                   .seed = seed_of(opt, epoch),
                                   .multiple = opt->bins_multiple};
+    struct pack_batching one = opt->batching;
     size_t n_unfit = 0;
     int rc = 0;
+    if (opt->duplex.on)
+        one.size = 1;
     for (size_t i = 0; rc == 0 && i < n; i++) {
         const struct pack_item *item = &plan->items[order[i]];
         ids[i] = item->n_ids;
         rc = length_of(&lens[i], item, loader, opt, err);
     }
     if (rc == 0)
-        rc = pack_batching_run(bins, &n_unfit, &opt->batching, &of, err);
+        rc = pack_batching_run(bins, &n_unfit, &one, &of, err);
     plan->n_filtered[PACK_FILTERED_BUCKET] += (int64_t)n_unfit;
     free(lens);
     free(ids);

@@ -29,6 +29,7 @@ struct pack_plan {
     int64_t n_read, n_marked; /* samples; those marked _skipme */
     int64_t n_filtered[N_PACK_FILTERED];
     int64_t n_truncated, n_too_long;
+    struct s2s_duplex_counts turns;
     int64_t n_shorter, n_longer; /* files, than the manifest says */
     bool exact16;                /* of all samples in packs */
 };

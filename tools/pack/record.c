@@ -1,10 +1,12 @@
 /* Makes the tensors of a record from the rows of a pack. */
 #include "tools/pack/record.h"
 
+#include "tools/pack/duplex.h"
+
 /* ---- tensors ---- */
 
-static void add_tensor(struct pack_record *r, const char *name, enum s2s_dtype dtype,
-                       const void *data, int n_dims, int64_t rows, int64_t width)
+void pack_record_add(struct pack_record *r, const char *name, enum s2s_dtype dtype,
+                     const void *data, int n_dims, int64_t rows, int64_t width)
 {
     struct s2s_st_tensor *t = &r->tensors[r->n_tensors++];
     *t = (struct s2s_st_tensor){
@@ -15,7 +17,7 @@ static void add_tensor(struct pack_record *r, const char *name, enum s2s_dtype d
 
 static void add_i32(struct pack_record *r, const char *name, const int32_t *data, size_t n)
 {
-    add_tensor(r, name, S2S_I32, data, 1, (int64_t)n, 0);
+    pack_record_add(r, name, S2S_I32, data, 1, (int64_t)n, 0);
 }
 
 static void add_layout(struct pack_record *r)
@@ -27,7 +29,7 @@ static void add_layout(struct pack_record *r)
     if (p->position_ids)
         add_i32(r, "position_ids", p->position_ids, p->n_slots);
     if (p->loss_mask)
-        add_tensor(r, "loss_mask", S2S_U8, p->loss_mask, 1, (int64_t)p->n_slots, 0);
+        pack_record_add(r, "loss_mask", S2S_U8, p->loss_mask, 1, (int64_t)p->n_slots, 0);
     if (p->cu_seqlens_padded)
         add_i32(r, "cu_seqlens_padded", p->cu_seqlens_padded, p->n_seqs + 1);
     add_i32(r, "seq_lens", p->seq_lens, p->n_seqs);
@@ -35,9 +37,9 @@ static void add_layout(struct pack_record *r)
     add_i32(r, "cu_seqlens", p->cu_seqlens, p->n_seqs + 1);
     add_i32(r, "audio_slot", p->audio_slot, p->n_clips);
     add_i32(r, "audio_frames", p->audio_frames, p->n_clips);
-    add_tensor(r, "max_seqlen", S2S_I32, &p->max_seqlen, 0, 0, 0);
-    add_tensor(r, "num_tokens", S2S_I64, &p->num_tokens, 0, 0, 0);
-    add_tensor(r, "num_examples", S2S_I64, &r->num_examples, 0, 0, 0);
+    pack_record_add(r, "max_seqlen", S2S_I32, &p->max_seqlen, 0, 0, 0);
+    pack_record_add(r, "num_tokens", S2S_I64, &p->num_tokens, 0, 0, 0);
+    pack_record_add(r, "num_examples", S2S_I64, &r->num_examples, 0, 0, 0);
 }
 
 /* ---- clips: those of the rows, one behind the other ---- */
@@ -65,15 +67,15 @@ static void add_audio(struct pack_record *r, const struct pack_row *rows, size_t
     const int64_t n = r->cu_audio[r->pack.n_clips];
     const char *cu = "audio_cu_samples";
     if (loader->audio == S2S_AUDIO_MEL) {
-        add_tensor(r, "audio_mel", S2S_F32, data, 2, n, loader->mel_config.n_mels);
+        pack_record_add(r, "audio_mel", S2S_F32, data, 2, n, loader->mel_config.n_mels);
         cu = "audio_cu_mel";
     } else if (loader->audio == S2S_AUDIO_FLAC) {
-        add_tensor(r, "audio_bytes", S2S_U8, data, 1, n, 0);
+        pack_record_add(r, "audio_bytes", S2S_U8, data, 1, n, 0);
         cu = "audio_cu_bytes";
     } else {
-        add_tensor(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, data, 1, n, 0);
+        pack_record_add(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, data, 1, n, 0);
     }
-    add_tensor(r, cu, S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
+    pack_record_add(r, cu, S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
 }
 
 /* ---- metadata ---- */
@@ -150,6 +152,10 @@ static void add_metadata(struct pack_record *r, const struct pack_row *rows, siz
 int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
                      const struct pack_loader *loader, bool exact16, struct s2s_error *err)
 {
+    if (loader->duplex.on) {
+        pack_duplex_record(r, rows, loader, exact16); /* which are one */
+        return 0;
+    }
     struct s2s_thd_row *thd = s2s_xcalloc(n_rows + 1, sizeof *thd);
     for (size_t i = 0; i < n_rows; i++)
         thd[i] = rows[i].thd;
@@ -167,6 +173,8 @@ void pack_record_release(struct pack_record *r)
 {
     s2s_salm_pack_release(&r->pack);
     free(r->cu_audio);
+    for (int k = 0; k < PACK_N_SIDES; k++)
+        free(r->channels[k]);
     for (size_t i = 0; i < r->n_meta; i++)
         free(r->meta_text[i]);
     *r = (struct pack_record){.audio = r->audio};

@@ -9,8 +9,9 @@ enum { RECORD_MAX_TENSORS = 16, RECORD_MAX_META = 4 };
 
 struct pack_record {
     struct s2s_salm_pack pack;
-    int64_t *cu_audio;    /* [n_clips + 1] */
-    struct s2s_buf audio; /* samples, features or files of all clips */
+    int64_t *cu_audio;               /* [n_clips + 1] */
+    struct s2s_buf audio;            /* samples, features or files of all clips */
+    int32_t *channels[PACK_N_SIDES]; /* of duplex speech: tokens */
     int64_t num_examples;
     struct s2s_st_tensor tensors[RECORD_MAX_TENSORS];
     size_t n_tensors;
@@ -24,6 +25,9 @@ struct pack_record {
  * a failure. */
 int pack_record_make(struct pack_record *record, const struct pack_row *rows, size_t n_rows,
                      const struct pack_loader *loader, bool exact16, struct s2s_error *err);
+/* Adds a tensor; data is not copied. */
+void pack_record_add(struct pack_record *record, const char *name, enum s2s_dtype dtype,
+                     const void *data, int n_dims, int64_t rows, int64_t width);
 /* But for record->audio. */
 void pack_record_release(struct pack_record *record);
 

@@ -76,6 +76,12 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
                                   (json_int_t)t->counts.sp_misaligned, "shorter_than_manifest",
                                   (json_int_t)plan->n_shorter, "longer_than_manifest",
                                   (json_int_t)plan->n_longer, "silent", (json_int_t)t->n_silent));
+    if (loader->duplex.on)
+        json_object_set_new(report, "turns",
+                            json_pack("{s:I, s:I, s:I, s:I}", "late", (json_int_t)plan->turns.late,
+                                      "cut", (json_int_t)plan->turns.cut, "overrun",
+                                      (json_int_t)plan->turns.overrun, "unfinished",
+                                      (json_int_t)plan->turns.unfinished));
     json_object_set_new(report, "seconds",
                         json_pack("{s:f, s:f}", "plan", t->plan_s, "pack", t->pack_s));
     return report;
@@ -115,6 +121,17 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
     if (plan->n_unlabelled)
         s2s_warn("pack", "%zu samples are cut so that nothing in them is predicted",
                  plan->n_unlabelled);
+    if (plan->turns.late)
+        s2s_warn("pack", "%lld turns begin behind the end of their cut, and are left out",
+                 (long long)plan->turns.late);
+    if (plan->turns.cut)
+        s2s_warn("pack", "%lld turns have more text than frames to the end of their cut: it is cut",
+                 (long long)plan->turns.cut);
+    if (plan->turns.overrun)
+        s2s_warn("pack", "%lld turns have more text than frames: %s",
+                 (long long)plan->turns.overrun,
+                 opt->duplex.drop_overrun ? "they are left out"
+                                          : "eos stands in it (--overrun drop leaves them out)");
     if (plan->n_longer)
         s2s_warn("pack", "%lld files are longer than their manifest says; all of each is used",
                  (long long)plan->n_longer);

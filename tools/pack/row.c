@@ -10,6 +10,7 @@
 #include "lib/data/tar_source.h"
 #include "lib/data/webdataset.h"
 #include "lib/io/digest.h"
+#include "tools/pack/duplex.h"
 
 /* ---- what all rows share ---- */
 
@@ -146,6 +147,7 @@ static int open_source(struct pack_loader *loader, const struct pack_options *op
     how->text_field = opt->text_field;
     how->lang_field = opt->lang_field;
     how->audio_field = opt->audio_field;
+    how->said_field = opt->duplex.on ? opt->duplex.target_field : NULL;
     how->pad_id = loader->salm.pad_id;
     how->shuffle = opt->shuffle_shards;
     how->seed = (uint64_t)opt->common.seed;
@@ -174,6 +176,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.tp_size = opt->tp_size;
     loader->salm.strict_sp = opt->strict_sp;
     loader->layout = opt->layout;
+    loader->duplex = opt->duplex;
     loader->tolerance_s = opt->tolerance_s;
     loader->trust_durations = opt->trust_durations;
     loader->refuses_silence = opt->bad[PACK_FAULT_SILENT] != PACK_KEEP;
@@ -188,6 +191,8 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
         rc = read_frames(loader, opt->encoder_frames, err);
     if (rc == 0)
         rc = open_text(loader, opt, err);
+    if (rc == 0 && loader->duplex.on)
+        rc = pack_duplex_check(loader, err);
     if (rc == 0 && loader->audio == S2S_AUDIO_MEL)
         rc = s2s_mel_new(&loader->mel, &loader->mel_config, err);
     if (rc == 0)
@@ -301,7 +306,6 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
                         struct s2s_error *err)
 {
     const struct s2s_sound *s = clip->sound;
-    clip->range.rate_hz = loader->mel_config.rate_hz;
     clip->range.channel = s->channel;
     clip->range.digest = true;
     clip->range.known = loader->known;
@@ -322,23 +326,36 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
     return rc < 0 ? s2s_error_add(err, rc, "%s", name_of(s)) : 0;
 }
 
-/* All clips of a sample are changed in the same way. */
-static int measure_audio(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
-                         struct s2s_error *err)
+/* All n clips of a sample are changed in the same way. */
+static int measure_clips(struct pack_row *row, const struct pack_loader *loader, size_t n,
+                         uint32_t epoch, struct s2s_error *err)
 {
     struct s2s_audio_options range = S2S_AUDIO_OPTIONS_DEFAULT;
+    int rc = 0;
     s2s_audio_perturb_draw(&range.change, &loader->perturb, loader->seed, row->sample.id, epoch);
-    row->frames = s2s_xcalloc(row->rendered.n_audio + 1, sizeof *row->frames);
-    row->clips = s2s_xcalloc(row->rendered.n_audio + 1, sizeof *row->clips);
-    row->thd.clips = row->frames;
-    while (row->n_clips < row->rendered.n_audio) {
+    row->clips = s2s_xcalloc(n + 1, sizeof *row->clips);
+    while (rc >= 0 && row->n_clips < n) {
         const size_t k = row->n_clips++;
         struct pack_clip *clip = &row->clips[k];
         clip->sound = s2s_sample_sound(&row->sample, k);
         clip->range = range;
-        int rc = measure_clip(clip, loader, err);
-        if (rc < 0)
-            return rc;
+        clip->range.rate_hz = loader->duplex.on && k == PACK_TARGET ? loader->duplex.target_rate_hz
+                                                                    : loader->mel_config.rate_hz;
+        rc = measure_clip(clip, loader, err);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int measure_audio(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
+                         struct s2s_error *err)
+{
+    int rc = measure_clips(row, loader, row->rendered.n_audio, epoch, err);
+    if (rc < 0)
+        return rc;
+    row->frames = s2s_xcalloc(row->n_clips + 1, sizeof *row->frames);
+    row->thd.clips = row->frames;
+    for (size_t k = 0; k < row->n_clips; k++) {
+        struct pack_clip *clip = &row->clips[k];
         /* ceil(v / factor): what the stages of stride 2 make of v, also of v = 0 */
         int64_t frames = (clip->n_samples / loader->hop + loader->factor - 1) / loader->factor;
         if (frames > INT32_MAX)
@@ -397,6 +414,16 @@ static int take_ids(struct pack_row *row)
     return 0;
 }
 
+static int take_duplex(struct pack_row *row, const struct pack_loader *loader, uint32_t epoch,
+                       struct s2s_error *err)
+{
+    int rc = pack_duplex_channels(row, loader, err);
+    if (rc == 0)
+        rc = measure_clips(row, loader, PACK_N_SIDES, epoch, err);
+    row->thd.n_clips = row->n_clips;
+    return rc;
+}
+
 int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
                   const struct s2s_place *place, uint32_t epoch, struct s2s_error *err)
 {
@@ -404,7 +431,9 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader,
     int n = s2s_source_load(loader->source, &row->sample, place, err);
     if (n <= 0)
         return n;
-    int rc = row->sample.has_ids ? take_ids(row) : render(row, loader, epoch, err);
+    int rc = loader->duplex.on     ? take_duplex(row, loader, epoch, err)
+             : row->sample.has_ids ? take_ids(row)
+                                   : render(row, loader, epoch, err);
     if (rc >= 0)
         return n;
     pack_row_release(row);
@@ -522,6 +551,8 @@ void pack_row_release(struct pack_row *row)
         free(row->clips[k].bytes);
     free(row->clips);
     free(row->frames);
+    for (int k = 0; k < PACK_N_SIDES; k++)
+        free(row->channels[k]);
     s2s_sample_release(&row->sample);
     s2s_rendered_release(&row->rendered);
 }
@@ -537,6 +568,8 @@ int64_t pack_row_silent(const struct pack_row *row)
 int64_t pack_row_samples(const struct pack_row *row)
 {
     int64_t n = 0;
+    if (row->channels[PACK_SOURCE]) /* the other side is as long, and at another rate */
+        return row->n_clips > 0 ? row->clips[PACK_SOURCE].n_samples : 0;
     for (size_t k = 0; k < row->n_clips && k < row->thd.n_clips; k++)
         n += row->clips[k].n_samples;
     return n;

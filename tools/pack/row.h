@@ -19,6 +19,7 @@ struct pack_loader {
     struct s2s_prompt *prompt;
     struct s2s_salm_options salm;
     struct s2s_layout layout;
+    struct pack_duplex duplex;
     enum s2s_audio_form audio;
     struct s2s_mel_config mel_config;
     struct s2s_mel *mel;
@@ -62,6 +63,9 @@ struct pack_clip {
     int64_t len; /* samples, frames or bytes in the record: what its form counts; after decoding */
 };
 
+/* The sides of duplex speech, and their clips. */
+enum { PACK_SOURCE, PACK_TARGET, PACK_N_SIDES };
+
 /* A loaded sample. The first thd.n_clips of its clips are in the row: a truncated one lacks the
  * last ones. */
 struct pack_row {
@@ -71,6 +75,10 @@ struct pack_row {
     struct s2s_thd_clip *frames; /* [n_clips] */
     struct pack_clip *clips;     /* [n_clips]; none with ids */
     size_t n_clips;
+    int32_t *channels[PACK_N_SIDES]; /* [n_frames]; of duplex speech, else NULL; thd then has id,
+                                        and numbers of ids and clips alone */
+    int64_t n_frames;
+    struct s2s_duplex_counts turns;
 };
 
 /* Loads the sample of a place and measures its audio, as it is in this epoch, from the headers.

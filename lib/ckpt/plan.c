@@ -5,26 +5,6 @@
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/number.h"
 
-/* A target that is not a plain copy. */
-struct s2s_ckpt_made {
-    const char *name;
-    union {
-        struct s2s_ckpt_piece *pieces;
-        const struct s2s_ckpt_tensor *copied; /* is_whole: its only piece is all of this tensor */
-    };
-    int64_t shape[];
-};
-
-const char *s2s_ckpt_target_name(const struct s2s_ckpt_target *target)
-{
-    return target->is_copy ? target->copied->name + target->name_begin : target->made->name;
-}
-
-const int64_t *s2s_ckpt_target_shape(const struct s2s_ckpt_target *target)
-{
-    return target->is_copy ? target->copied->shape : target->made->shape;
-}
-
 static const int64_t *keep_ints(struct s2s_ckpt_plan *plan, const int64_t *v, int n)
 {
     int64_t *kept = s2s_blocks_alloc(&plan->arena, (size_t)n * sizeof *v);
@@ -33,34 +13,13 @@ static const int64_t *keep_ints(struct s2s_ckpt_plan *plan, const int64_t *v, in
     return kept;
 }
 
-/* name is kept */
-static struct s2s_ckpt_made *make(struct s2s_ckpt_plan *plan, const char *name, int n_dims,
-                                  const int64_t *shape)
-{
-    const size_t len = (size_t)n_dims * sizeof *shape;
-    struct s2s_ckpt_made *made = s2s_blocks_alloc(&plan->arena, sizeof *made + len);
-    made->name = name;
-    if (len)
-        memcpy(made->shape, shape, len);
-    return made;
-}
-
-static const char *keep_text(struct s2s_ckpt_plan *plan, const char *text)
-{
-    return s2s_blocks_text(&plan->arena, text, strlen(text));
-}
-
-static struct s2s_ckpt_target *new_target(struct s2s_ckpt_plan *plan)
-{
-    s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
-    return &plan->targets[plan->n_targets++];
-}
-
 struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
                                           enum s2s_dtype dtype, int n_dims, const int64_t *shape)
 {
-    struct s2s_ckpt_target *target = new_target(plan);
-    *target = (struct s2s_ckpt_target){.made = make(plan, keep_text(plan, name), n_dims, shape),
+    s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
+    struct s2s_ckpt_target *target = &plan->targets[plan->n_targets++];
+    *target = (struct s2s_ckpt_target){.name = s2s_blocks_text(&plan->arena, name, strlen(name)),
+                                       .shape = keep_ints(plan, shape, n_dims),
                                        .dtype = dtype,
                                        .n_dims = (unsigned)n_dims};
     return target;
@@ -75,42 +34,18 @@ static const int64_t *keep_equal(struct s2s_ckpt_plan *plan, const int64_t *v, i
                                                                      : keep_ints(plan, v, n);
 }
 
-struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k)
-{
-    const struct s2s_ckpt_tensor *copied = target->is_copy    ? target->copied
-                                           : target->is_whole ? target->made->copied
-                                                              : NULL;
-    return copied ? (struct s2s_ckpt_piece){copied, ckpt_origin, copied->shape}
-                  : target->made->pieces[k];
-}
-
-const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_target *target)
-{
-    return target->n_pieces == 1 ? s2s_ckpt_target_piece(target, 0).source : NULL;
-}
-
 static void add_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
                       const struct s2s_ckpt_piece *piece)
 {
     const uint32_t had = target->n_pieces++;
-    if (had == 0 && piece->source && piece->begin == ckpt_origin &&
-        piece->size == piece->source->shape) { /* as most have */
-        target->made->copied = piece->source;
-        target->is_whole = true;
-        return;
-    }
     if ((had & (had - 1)) == 0) { /* full: double it */
         const size_t room = had ? 2 * (size_t)had : 1;
         struct s2s_ckpt_piece *pieces = s2s_blocks_alloc(&plan->arena, room * sizeof *pieces);
-        for (uint32_t k = 0; k < had; k++)
-            pieces[k] = s2s_ckpt_target_piece(target, k);
-        if (target->is_copy)
-            target->made = make(plan, s2s_ckpt_target_name(target), (int)target->n_dims,
-                                s2s_ckpt_target_shape(target));
-        target->made->pieces = pieces;
-        target->is_copy = target->is_whole = false;
+        if (had)
+            memcpy(pieces, target->pieces, had * sizeof *pieces);
+        target->pieces = pieces;
     }
-    target->made->pieces[had] = *piece;
+    target->pieces[had] = *piece;
 }
 
 void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
@@ -133,27 +68,16 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
                                            const struct s2s_ckpt_tensor *source)
 {
-    struct s2s_ckpt_target *target;
-    if (!s2s_ends_with(source->name, name)) {
-        target = s2s_ckpt_plan_add(plan, name, source->dtype, source->n_dims, source->shape);
-        s2s_ckpt_plan_piece(plan, target, source, NULL, NULL);
-        return target;
-    }
-    target = new_target(plan);
-    *target =
-        (struct s2s_ckpt_target){.copied = source,
-                                 .n_pieces = 1,
-                                 .dtype = source->dtype,
-                                 .n_dims = (unsigned)source->n_dims,
-                                 .is_copy = true,
-                                 .name_begin = (uint16_t)(strlen(source->name) - strlen(name))};
+    struct s2s_ckpt_target *target =
+        s2s_ckpt_plan_add(plan, name, source->dtype, source->n_dims, source->shape);
+    s2s_ckpt_plan_piece(plan, target, source, NULL, NULL);
     return target;
 }
 
 const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *plan, const char *name)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (strcmp(s2s_ckpt_target_name(&plan->targets[i]), name) == 0)
+        if (strcmp(plan->targets[i].name, name) == 0)
             return &plan->targets[i];
     return NULL;
 }
@@ -164,10 +88,10 @@ const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *pla
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
 {
     return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
-           (s2s_ends_with(s2s_ckpt_target_name(target), ".e_score_correction_bias") ||
-            s2s_ends_with(s2s_ckpt_target_name(target), ".router.expert_bias") ||
-            s2s_ends_with(s2s_ckpt_target_name(target), ".weight_scale_inv") ||
-            s2s_ends_with(s2s_ckpt_target_name(target), ".weight_scale"));
+           (s2s_ends_with(target->name, ".e_score_correction_bias") ||
+            s2s_ends_with(target->name, ".router.expert_bias") ||
+            s2s_ends_with(target->name, ".weight_scale_inv") ||
+            s2s_ends_with(target->name, ".weight_scale"));
 }
 
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
@@ -176,12 +100,12 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
     size_t n_kept = 0;
     for (size_t i = 0; i < plan->n_targets; i++) {
         struct s2s_ckpt_target *target = &plan->targets[i];
-        if (s2s_ckpt_is_state(s2s_ckpt_target_name(target)))
+        if (s2s_ckpt_is_state(target->name))
             continue;
         if (s2s_dtype_is_float(target->dtype) && !is_kept_wide(target, dtype))
             target->dtype = dtype;
         if (!s2s_ckpt_can_average(target->dtype) && n_kept++ == 0)
-            kept = s2s_ckpt_target_name(target);
+            kept = target->name;
     }
     if (n_kept)
         s2s_warn("ckpt", "%s%s: floating point of 8 bits or less, or complex, and not cast", kept,
@@ -190,8 +114,7 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
 
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target)
 {
-    return ckpt_box_numel(s2s_ckpt_target_shape(target), target->n_dims) *
-           (int64_t)s2s_dtype_size(target->dtype);
+    return ckpt_box_numel(target->shape, target->n_dims) * (int64_t)s2s_dtype_size(target->dtype);
 }
 
 /* The number of digits that the text begins with. */
@@ -231,27 +154,27 @@ static int compare_natural(const char *a, const char *b)
 static int by_name(const void *a, const void *b)
 {
     const struct s2s_ckpt_target *x = a, *y = b;
-    int order = compare_natural(s2s_ckpt_target_name(x), s2s_ckpt_target_name(y));
-    return order ? order : strcmp(s2s_ckpt_target_name(x), s2s_ckpt_target_name(y));
+    int order = compare_natural(x->name, y->name);
+    return order ? order : strcmp(x->name, y->name);
 }
 
 static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *err)
 {
     char text[200];
-    int64_t numel = ckpt_box_numel(s2s_ckpt_target_shape(target), target->n_dims), filled = 0;
+    int64_t numel = ckpt_box_numel(target->shape, target->n_dims), filled = 0;
     for (size_t i = 0; i < target->n_pieces; i++) {
         const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, i);
         filled += ckpt_box_numel(piece.size, piece.source ? piece.source->n_dims : 1);
         if (piece.source && piece.source->dtype != target->dtype &&
             !(s2s_dtype_is_float(piece.source->dtype) && s2s_dtype_is_float(target->dtype)))
-            return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s",
-                                 s2s_ckpt_target_name(target), s2s_dtype_name(target->dtype),
+            return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s", target->name,
+                                 s2s_dtype_name(target->dtype),
                                  s2s_dtype_name(piece.source->dtype));
     }
     if (filled != numel)
-        return s2s_error_set(err, S2S_E_SHAPE, "%s: %lld values for shape %s",
-                             s2s_ckpt_target_name(target), (long long)filled,
-                             ckpt_shape_text(text, s2s_ckpt_target_shape(target), target->n_dims));
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: %lld values for shape %s", target->name,
+                             (long long)filled,
+                             ckpt_shape_text(text, target->shape, target->n_dims));
     return 0;
 }
 
@@ -269,12 +192,12 @@ static const char *source_of(const struct s2s_ckpt_target *target)
 static int check_names(const struct s2s_ckpt_target *a, const struct s2s_ckpt_target *b,
                        struct s2s_error *err)
 {
-    if (strcmp(s2s_ckpt_target_name(a), s2s_ckpt_target_name(b)) != 0)
+    if (strcmp(a->name, b->name) != 0)
         return 0;
     const char *first = source_of(a), *second = source_of(b);
     const bool turn = strcmp(first, second) > 0; /* equal names have no order of their own */
     return s2s_error_set(err, S2S_E_FORMAT, "%s would be written twice, from %s and from %s",
-                         s2s_ckpt_target_name(a), turn ? second : first, turn ? first : second);
+                         a->name, turn ? second : first, turn ? first : second);
 }
 
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
@@ -475,23 +398,15 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
         int64_t ints[2][S2S_MAX_DIMS];
     } * rooms;
     *out = *target;
-    /* shape, pieces, then memory for the numbers of each piece */
-    const size_t head = sizeof *out->made + S2S_MAX_DIMS * sizeof *out->made->shape;
-    struct s2s_ckpt_piece *pieces;
-    out->made = s2s_xcalloc(1, head + (target->n_pieces + 1) * (sizeof *pieces + sizeof *rooms));
-    pieces = (void *)((char *)out->made + head);
-    rooms = (void *)(pieces + target->n_pieces + 1);
-    out->made->name = s2s_ckpt_target_name(target);
-    memcpy(out->made->shape, s2s_ckpt_target_shape(target),
-           target->n_dims * sizeof *out->made->shape);
-    out->made->pieces = pieces;
+    /* pieces, then memory for the numbers of each */
+    out->pieces = s2s_xcalloc(target->n_pieces + 1, sizeof *out->pieces + sizeof *rooms);
+    rooms = (void *)(out->pieces + target->n_pieces + 1);
     out->n_pieces = 0;
-    out->is_copy = out->is_whole = false;
     for (size_t i = 0; i < target->n_pieces; i++) {
-        pieces[out->n_pieces] = s2s_ckpt_target_piece(target, i);
-        out->n_pieces +=
-            piece_part(&pieces[out->n_pieces], rooms[out->n_pieces].ints,
-                       s2s_dtype_size(target->dtype), begin_bytes, end_bytes, &pos, &skip);
+        struct s2s_ckpt_piece *piece = &out->pieces[out->n_pieces];
+        *piece = target->pieces[i];
+        out->n_pieces += piece_part(piece, rooms[out->n_pieces].ints, s2s_dtype_size(target->dtype),
+                                    begin_bytes, end_bytes, &pos, &skip);
     }
     return skip;
 }
@@ -517,7 +432,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
                              err);
     }
     free(s.cast);
-    warn_of_overflows(plan, s2s_ckpt_target_name(target), s.n_overflows);
+    warn_of_overflows(plan, target->name, s.n_overflows);
     return rc;
 }
 

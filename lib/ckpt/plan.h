@@ -15,36 +15,42 @@
 struct s2s_mesh;
 struct ckpt_journal;
 
-/* A box of a source tensor; or zeros: source is NULL, and size[0] is their number. As there may be
- * hundreds of thousands of pieces and targets, begin and size point to the source's own numbers if
- * equal; otherwise they are in the plan's arena. */
+/* A box of a source tensor; or zeros: source is NULL, and size[0] is their number. begin and size
+ * point to the source's own numbers if equal; otherwise they are in the plan's arena. */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
     const int64_t *begin, *size; /* [n_dims of source]: first element, extent */
 };
 
-/* A tensor to write. Most are all of a source tensor, under its name or the end of it, and take 16
- * bytes; members after dtype and n_dims are for plan.c only. */
+/* A tensor to write. What it points to lives as long as the plan. */
 struct s2s_ckpt_target {
-    union {
-        const struct s2s_ckpt_tensor *copied; /* is_copy: all of this tensor */
-        struct s2s_ckpt_made *made;
-    };
+    const char *name;
+    const int64_t *shape;          /* [n_dims] */
+    struct s2s_ckpt_piece *pieces; /* [n_pieces] */
     uint32_t n_pieces;
     enum s2s_dtype dtype : 8; /* as it is written */
-    unsigned n_dims : 6;
-    bool is_copy : 1;
-    bool is_whole : 1;        /* its only piece is a whole tensor, under another name or in another
-                               * shape */
-    unsigned name_begin : 16; /* is_copy: its name is that tensor's from this offset on */
+    unsigned n_dims : 8;
 };
-const char *s2s_ckpt_target_name(const struct s2s_ckpt_target *target);
-/* [n_dims]. Name and shape live as long as the plan. */
-const int64_t *s2s_ckpt_target_shape(const struct s2s_ckpt_target *target);
-/* The k-th piece of a target, k < n_pieces; what it points to lives as long as the plan. */
-struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k);
+static inline const char *s2s_ckpt_target_name(const struct s2s_ckpt_target *target)
+{
+    return target->name;
+}
+static inline const int64_t *s2s_ckpt_target_shape(const struct s2s_ckpt_target *target)
+{
+    return target->shape;
+}
+/* The k-th piece of a target, k < n_pieces. */
+static inline struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target,
+                                                          size_t k)
+{
+    return target->pieces[k];
+}
 /* The source tensor of a target that has one piece; NULL for others, and for zeros. */
-const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_target *target);
+static inline const struct s2s_ckpt_tensor *s2s_ckpt_target_source(
+    const struct s2s_ckpt_target *target)
+{
+    return target->n_pieces == 1 ? target->pieces[0].source : NULL;
+}
 
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;
@@ -121,7 +127,7 @@ struct s2s_ckpt_write {
 
 /* Sets *out to the part of a target that covers its bytes [begin_bytes, end_bytes). Pieces are
  * split between rows, so the part may start earlier: returns the number of bytes of its stream
- * before begin_bytes. out borrows the target's name. Gives: free out->made. */
+ * before begin_bytes. out borrows the target's name and shape. Gives: free out->pieces. */
 int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
                              int64_t begin_bytes, int64_t end_bytes);
 /* Streams the bytes of a target, as s2s_ckpt_stream does for a tensor. NOTFOUND: one of the others

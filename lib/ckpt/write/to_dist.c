@@ -404,7 +404,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     int rc = begin_chunk(out, first, err);
     if (rc == 0)
         rc = s2s_ckpt_target_stream(out->plan, &part, out->how, cut_sink, out, err);
-    free(part.made);
+    free(part.pieces);
     return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }
 

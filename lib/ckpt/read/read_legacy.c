@@ -43,7 +43,15 @@ static void note_store(void *ctx, const struct ckpt_node *persid)
     struct ckpt_view view;
     if (l->bad < 0 || (l->bad = ckpt_storage_of(persid, &view, &l->bad_err)) < 0)
         return;
-    ckpt_add_legacy_store(&l->w->legacy, &view);
+    const size_t had = l->w->stores.n;
+    struct ckpt_torch_store *store = ckpt_add_torch_store(&l->w->stores, view.key, view.key_len);
+    const uint32_t element = view.dtype ? (uint32_t)s2s_dtype_size(view.dtype) : 1;
+    if (!store) /* a key that no list has */
+        return;
+    if (l->w->stores.n > had)
+        *store = (struct ckpt_torch_store){.element = element, .numel = view.store_numel};
+    else if (store->element != element || store->numel != view.store_numel)
+        store->element = 0;
 }
 
 /* Takes a key out of the list of them. */
@@ -51,17 +59,17 @@ static int take_key(void *ctx, struct ckpt_node *not_in_list, struct ckpt_node *
                     struct s2s_error *err)
 {
     struct legacy *l = ctx;
-    struct ckpt_legacy_store *store =
-        !not_in_list && key->kind == CKPT_STR
-            ? ckpt_find_legacy_store(&l->w->legacy, key->text, key->len)
-            : NULL;
+    struct ckpt_torch_store *store = !not_in_list && key->kind == CKPT_STR
+                                         ? ckpt_find_torch_store(&l->w->stores, key->text, key->len)
+                                         : NULL;
     if (!store)
         return s2s_error_set(err, S2S_E_FORMAT, "storage %zu: no tensor names it", l->n_order);
     if (store->is_listed)
-        return ckpt_torch_store_twice(key->text, key->len, err);
+        return s2s_error_set(err, S2S_E_FORMAT, "storage %.*s is there twice",
+                             ckpt_shown_len(key->len, 40), key->text);
     store->is_listed = true;
     s2s_grow(&l->order, l->n_order, &l->cap_order, sizeof *l->order);
-    l->order[l->n_order++] = (uint32_t)(store - l->w->legacy.v);
+    l->order[l->n_order++] = (uint32_t)(store - l->w->stores.v);
     return 1;
 }
 
@@ -69,7 +77,7 @@ static void take_again(void *ctx)
 {
     struct legacy *l = ctx;
     for (size_t k = 0; k < l->n_order; k++)
-        l->w->legacy.v[l->order[k]].is_listed = false;
+        l->w->stores.v[l->order[k]].is_listed = false;
     l->n_order = 0;
 }
 
@@ -114,7 +122,7 @@ static int parse_all(struct legacy *l, const struct ckpt_torch_source *source)
  * it. */
 static int find_store(struct legacy *l, size_t k, int64_t *at)
 {
-    struct ckpt_legacy_store *store = &l->w->legacy.v[l->order[k]];
+    struct ckpt_torch_store *store = &l->w->stores.v[l->order[k]];
     struct s2s_error *err = l->w->err;
     int64_t numel, size;
     if (!store->element)
@@ -133,11 +141,12 @@ static int find_store(struct legacy *l, size_t k, int64_t *at)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "storage of %lld elements at %lld leaves the file", (long long)numel,
                              (long long)*at);
-    if ((uint64_t)numel != store->pos_or_numel)
+    if (numel != store->numel)
         return s2s_error_set(err, S2S_E_FORMAT,
                              "storage %zu of %zu has %lld elements, its tensor says %lld", k,
-                             l->n_order, (long long)numel, (long long)store->pos_or_numel);
-    store->pos_or_numel = (uint64_t)(l->begin + *at);
+                             l->n_order, (long long)numel, (long long)store->numel);
+    store->pos = l->begin + *at;
+    store->len_bytes = size;
     *at += size;
     return 0;
 }
@@ -163,7 +172,6 @@ int ckpt_read_torch_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_so
 {
     struct legacy l = {.w = w, .fd = fd, .begin = source->begin, .len = len};
     struct ckpt_pickle *object = &l.pickles[OBJECT];
-    w->is_legacy = true;
     int rc = parse_all(&l, source);
     if (rc == 0)
         rc = find_stores(&l);

@@ -7,27 +7,20 @@
 
 /* ---- zip archives ---- */
 
-/* Keeps the storages among the archive's members, in the memory of these. */
-static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t begin)
+/* Finds the storages among the archive's members. */
+static void take_stores(struct ckpt_torch_walk *w, const struct s2s_zip *zip, int64_t begin)
 {
-    _Static_assert(sizeof(struct ckpt_torch_store) <= sizeof(struct s2s_zip_member), "in place");
-    char *members = (char *)zip->members;
-    const size_t n = zip->n_members;
-    struct s2s_zip_member m;
-    zip->members = NULL;
-    zip->n_members = 0;
-    ckpt_torch_stores_init(&w->stores, members, n * sizeof m);
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&m, members + i * sizeof m, sizeof m); /* before what is added takes its place */
-        const char *slash = strchr(m.name, '/');
-        if (!slash || !s2s_starts_with(slash, "/data/"))
+    for (size_t i = 0; i < zip->n_members; i++) {
+        static const char data[] = "/data/";
+        const struct s2s_zip_member *m = &zip->members[i];
+        const char *slash = strchr(m->name, '/');
+        if (!slash || !s2s_starts_with(slash, data))
             continue;
-        ckpt_warn_no_crc(w->ckpt, &m);
-        ckpt_add_torch_store(&w->stores, slash + 6,
-                             &(struct ckpt_torch_store){
-                                 .pos = begin + m.pos, .len_bytes = m.len_bytes, .crc = m.crc});
+        ckpt_warn_no_crc(w->ckpt, m);
+        const char *key = slash + strlen(data);
+        *ckpt_add_torch_store(&w->stores, key, strlen(key)) = (struct ckpt_torch_store){
+            .pos = begin + m->pos, .len_bytes = m->len_bytes, .crc = m->crc, .is_listed = true};
     }
-    return ckpt_sort_torch_stores(&w->stores, w->err);
 }
 
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
@@ -40,12 +33,11 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     if (rc < 0)
         return rc;
     rc = ckpt_archive_check_notes(&archive.zip, w->err);
-    if (rc == 0)
-        rc = take_stores(w, &archive.zip, source->begin);
     if (rc < 0) {
         ckpt_archive_release(&archive);
         return rc;
     }
+    take_stores(w, &archive.zip, source->begin);
     s2s_zip_drop_members(&archive.zip);
     rc = ckpt_archive_parse(&archive, CKPT_OPEN, &taker, w->err);
     if (rc < 0)
@@ -80,7 +72,6 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
     else if (rc == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "neither a zip archive nor a legacy torch file");
     ckpt_torch_stores_release(&w.stores);
-    ckpt_legacy_stores_release(&w.legacy);
     s2s_buf_release(&w.name);
     return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
 }

@@ -1,32 +1,53 @@
-/* Adds the tensors of a torch.save file to the checkpoint. */
+/* The storages of a torch.save file, and how its tensors are added to the checkpoint. */
 #include "lib/ckpt/pickle/dtensor.h"
 #include "lib/ckpt/read/fsdp_place.h"
 #include "lib/ckpt/read/torch_walk.h"
 
-/* own: memory for it, if need be */
-static const struct ckpt_torch_store *find_store(struct ckpt_torch_walk *w,
-                                                 struct ckpt_torch_store *own,
-                                                 const struct ckpt_view *view)
+/* ---- storages ---- */
+
+struct ckpt_torch_store *ckpt_find_torch_store(const struct ckpt_torch_stores *stores,
+                                               const char *key, size_t len)
 {
-    if (!w->is_legacy)
-        return ckpt_find_torch_store(&w->stores, view->key, view->key_len);
-    const struct ckpt_legacy_store *store =
-        ckpt_find_legacy_store(&w->legacy, view->key, view->key_len);
-    if (!store || !store->is_listed)
+    if (memchr(key, 0, len))
         return NULL;
-    /* that it is as long as its tensors say was checked */
-    *own = (struct ckpt_torch_store){.pos = (int64_t)store->pos_or_numel,
-                                     .len_bytes = view->store_len};
-    return own;
+    char *text = s2s_xstrndup(key, len);
+    const json_t *idx = json_object_get(stores->idx, text);
+    free(text);
+    return idx ? &stores->v[json_integer_value(idx)] : NULL;
 }
+
+struct ckpt_torch_store *ckpt_add_torch_store(struct ckpt_torch_stores *stores, const char *key,
+                                              size_t len)
+{
+    struct ckpt_torch_store *had = ckpt_find_torch_store(stores, key, len);
+    if (had || memchr(key, 0, len))
+        return had;
+    if (!stores->idx)
+        stores->idx = json_object();
+    char *text = s2s_xstrndup(key, len);
+    json_object_set_new_nocheck(stores->idx, text, json_integer((json_int_t)stores->n));
+    free(text);
+    s2s_grow(&stores->v, stores->n, &stores->cap, sizeof *stores->v);
+    stores->v[stores->n] = (struct ckpt_torch_store){.pos = 0};
+    return &stores->v[stores->n++];
+}
+
+void ckpt_torch_stores_release(struct ckpt_torch_stores *stores)
+{
+    free(stores->v);
+    json_decref(stores->idx);
+    *stores = (struct ckpt_torch_stores){.v = NULL};
+}
+
+/* ---- tensors ---- */
 
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view)
 {
     struct s2s_ckpt *ckpt = w->ckpt;
-    struct ckpt_torch_store own;
-    const struct ckpt_torch_store *store = find_store(w, &own, view);
-    if (!store)
+    const struct ckpt_torch_store *store =
+        ckpt_find_torch_store(&w->stores, view->key, view->key_len);
+    if (!store || !store->is_listed)
         return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
                              ckpt_shown_len(view->key_len, 40), view->key);
     if (store->len_bytes != view->store_len)

@@ -7,16 +7,37 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/pickle/view.h"
-#include "lib/ckpt/read/legacy_stores.h"
 #include "lib/ckpt/read/read_internal.h"
-#include "lib/ckpt/read/torch_stores.h"
+
+/* A storage in a torch.save file. */
+struct ckpt_torch_store {
+    int64_t pos, len_bytes; /* in the file */
+    uint32_t crc;           /* 0: not known */
+    bool is_listed;         /* the file has it */
+    /* before torch 1.6, what its tensors say of it: bytes of an element (0: different things), and
+     * their number */
+    uint32_t element;
+    int64_t numel;
+};
+
+/* The storages of a file by their keys; initially zeros. */
+struct ckpt_torch_stores {
+    struct ckpt_torch_store *v;
+    size_t n, cap;
+    json_t *idx; /* an object: key -> index in v */
+};
+/* The storage of this key [len], lent until one is added; NULL: none. */
+struct ckpt_torch_store *ckpt_find_torch_store(const struct ckpt_torch_stores *stores,
+                                               const char *key, size_t len);
+/* The same; it is added if new. NULL: no key can be so. */
+struct ckpt_torch_store *ckpt_add_torch_store(struct ckpt_torch_stores *stores, const char *key,
+                                              size_t len);
+void ckpt_torch_stores_release(struct ckpt_torch_stores *stores);
 
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
     struct ckpt_torch_stores stores;
-    bool is_legacy; /* the storages are these: */
-    struct ckpt_legacy_stores legacy;
     /* A pickle can refer to one value many times, so that a small file describes something huge.
      * Limits for the whole file: */
     struct ckpt_json_left left; /* values and strings converted to JSON */

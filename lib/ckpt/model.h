@@ -96,7 +96,7 @@ struct s2s_ckpt {
      * differ between files or are too long (texts.c) */
     json_t *texts, *lost_texts;
     size_t len_texts;       /* bytes that texts takes */
-    const uint16_t **paths; /* NULL, or [n_tensors]: their paths, NULL: none (paths.c) */
+    const uint16_t **paths; /* NULL, or [n_tensors]: their paths, NULL: none */
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     bool unfinished;  /* a Megatron-Core folder without metadata.json, which is written last */

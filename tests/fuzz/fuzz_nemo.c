@@ -4,7 +4,7 @@
 /* run.sh: max_len=4096 */
 #include <sys/mman.h>
 
-#include <zstd.h>
+#include <zlib.h>
 
 #include "tests/fuzz/folder.h"
 
@@ -57,12 +57,19 @@ static void make_tar(struct s2s_buf *tar, const uint8_t *data, size_t size)
 
 static void compress_tar(struct s2s_buf *tar)
 {
+    enum { GZIP = 16 + MAX_WBITS, MEMORY = 8 };
     struct s2s_buf plain = *tar;
-    *tar = (struct s2s_buf)S2S_BUF_INIT;
-    s2s_buf_reserve(tar, ZSTD_compressBound(plain.len));
-    tar->len = ZSTD_compress(tar->data, ZSTD_compressBound(plain.len), plain.data, plain.len, 1);
-    if (ZSTD_isError(tar->len))
+    z_stream z = {.next_in = (unsigned char *)plain.data, .avail_in = (unsigned)plain.len};
+    if (deflateInit2(&z, 1, Z_DEFLATED, GZIP, MEMORY, Z_DEFAULT_STRATEGY) != Z_OK)
         abort();
+    *tar = (struct s2s_buf)S2S_BUF_INIT;
+    s2s_buf_reserve(tar, deflateBound(&z, z.avail_in));
+    z.next_out = (unsigned char *)tar->data;
+    z.avail_out = (unsigned)deflateBound(&z, z.avail_in);
+    if (deflate(&z, Z_FINISH) != Z_STREAM_END)
+        abort();
+    tar->len = z.total_out;
+    deflateEnd(&z);
     s2s_buf_release(&plain);
 }
 

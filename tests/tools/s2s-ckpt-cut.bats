@@ -86,7 +86,7 @@ PY
         [ "$status" -eq 1 ] || { echo "read $n: exit $status: $output" >&2; return 1; }
         says "Input/output error"
     done
-    [ "$n" -gt 5 ]
+    [ "$n" -gt 3 ]
 }
 
 @test "pickles of a legacy file are read to their end, however long, and no further" {

@@ -540,7 +540,7 @@ PY
 @test "a small .nemo that inflates to gigabytes of headers takes neither time nor memory" {
     export ROOT
     python3 - <<'PY'
-import bz2, gzip, os, tarfile
+import gzip, os, tarfile
 
 
 def header(name, size, kind=tarfile.REGTYPE):
@@ -568,11 +568,11 @@ places = b"%d\n" % n + b"0\n0\n" * n
 places += bytes(-len(places) % 512)
 sparse = pax(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_name=b"x", GNU_sparse_realsize=b"9") + header("x", len(places)) + places
 open("sparse.nemo", "wb").write(gzip.compress(whole + sparse + end, 1))
-wide = bz2.compress((pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)) * 20)
-open("wide.nemo", "wb").write(bz2.compress(whole) + wide * 200 + bz2.compress(end))
+wide = gzip.compress((pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)) * 20)
+open("wide.nemo", "wb").write(gzip.compress(whole) + wide * 200 + gzip.compress(end))
 long = pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)
-open("long.nemo", "wb").write(bz2.compress(whole + long * 3 + end))
-open("plain.nemo", "wb").write(bz2.compress(whole + end))
+open("long.nemo", "wb").write(gzip.compress(whole + long * 3 + end))
+open("plain.nemo", "wb").write(gzip.compress(whole + end))
 PY
     little="ulimit -v 300000;"
     case ${S2S_BIN:-} in *sanitize*) little= ;; esac
@@ -608,7 +608,7 @@ PY
 @test "a compressed file's checksum is compared: bytes of a small file that flipped are noticed" {
     export ROOT
     python3 - <<'PY'
-import bz2, gzip, lzma, os
+import bz2, gzip, lzma, os, subprocess
 data = bytearray(open(os.environ["ROOT"] + "/tests/oracle/ckpt/data/tiny.nemo", "rb").read())
 packed = gzip.compress(bytes(data), 0)  # stored: what flips is the data, not how it is packed
 at = packed.find(b"sample_rate")
@@ -620,18 +620,25 @@ open("length.nemo", "wb").write(packed[:-4] + bytes(4))
 open("cut.nemo", "wb").write(packed[:-8])
 half = len(data) // 2 // 512 * 512
 open("two.nemo", "wb").write(gzip.compress(bytes(data[:half])) + gzip.compress(bytes(data[half:])))
-# the checksum is behind zeros that no reader of the tar comes to
-padded = bytes(data) + bytes(200 << 10)
-for name, packed, at in ("xz", lzma.compress(padded), -40), ("bz2", bz2.compress(padded), -6):
-    open("good_%s.nemo" % name, "wb").write(packed)
-    open("crc_%s.nemo" % name, "wb").write(packed[:at] + bytes([packed[at] ^ 8]) + packed[at + 1:])
+# the checksum is after zeros that no reader of the tar comes to
+packed = gzip.compress(bytes(data) + bytes(200 << 10))
+open("good_after.nemo", "wb").write(packed)
+open("crc_after.nemo", "wb").write(packed[:-6] + bytes([packed[-6] ^ 8]) + packed[-5:])
+for name, other in ("xz", lzma.compress(bytes(data))), ("bzip2", bz2.compress(bytes(data))), ("zstd", subprocess.check_output(["zstd", "-qc"], input=bytes(data))):
+    open(name + ".nemo", "wb").write(other)
 PY
-    for name in good two good_xz good_bz2; do
+    for name in good two good_after; do
         exits 0 s2s-ckpt verify $name.nemo
     done
-    for name in flipped crc length cut crc_xz crc_bz2; do
+    for name in flipped crc length cut crc_after; do
         exits 1 s2s-ckpt verify $name.nemo
         says "$name.nemo: not a whole"
+    done
+    # NeMo writes no others
+    for name in xz bzip2 zstd; do
+        exits 1 s2s-ckpt verify $name.nemo
+        says "$name.nemo: compressed by $name, and only gzip is read"
+        says "unpack it first: $name -d"
     done
 }
 

@@ -122,12 +122,12 @@ static struct s2s_ckpt_tensor alone(const struct merge *m, const struct merge_pa
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
     struct s2s_ckpt_tensor left = alone(m, a), right = alone(m, b);
-    bool equal = true;
-    int rc = ckpt_same_bytes(m->ckpt, &left, &right, &equal, m->err);
-    if (rc == 0 && !equal)
-        rc = s2s_error_set(m->err, S2S_E_FORMAT,
-                           "%s and %s should be copies of one tensor and differ", a->from, b->from);
-    return rc;
+    const int equal = s2s_ckpt_is_copy(m->ckpt, &left, &right, m->err);
+    if (equal == 0)
+        return s2s_error_set(m->err, S2S_E_FORMAT,
+                             "%s and %s should be copies of one tensor and differ", a->from,
+                             b->from);
+    return equal < 0 ? equal : 0;
 }
 
 /* Joins parts [begin, end) to one tensor; chunks is scratch space for theirs. */

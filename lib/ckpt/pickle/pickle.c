@@ -5,7 +5,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/names.h"
-#include "lib/ckpt/pickle/opcodes.h"
 
 enum { MAX_STACK = 1 << 26, MAX_MARKS = 1 << 22, AHEAD = 64 };
 

@@ -7,7 +7,6 @@
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
 #include "lib/ckpt/file.h"
-#include "lib/ckpt/pickle/opcodes.h"
 
 /* Sanitizer builds make it small, so that small pickles exercise this. */
 #ifndef PICKLE_WINDOW

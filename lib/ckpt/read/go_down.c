@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/folder.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
@@ -22,15 +23,22 @@ static bool has(const struct s2s_ckpt *ckpt, const char *name)
     return s2s_is_there(ckpt->dir_fd, name);
 }
 
+/* What files of checkpoints are named: how the names begin and end. Hidden ones count by the whole
+ * name alone. */
+static const char *const of_checkpoints[][2] = {
+    {".metadata", ""}, {CKPT_TRACKER, ""},        {"common.pt", ""},
+    {"mp_rank_", ""},  {CKPT_FSDP_RANK, ""},      {"", ".safetensors"},
+    {"", ".distcp"},   {"", CKPT_DEEPSPEED_RANK}, {"pytorch_model", ".bin"}};
+
 static bool is_of_checkpoint(const char *name)
 {
     if (name[0] == '.')
-        return strcmp(name, ".metadata") == 0;
-    return strcmp(name, CKPT_TRACKER) == 0 || strcmp(name, "common.pt") == 0 ||
-           s2s_starts_with(name, "mp_rank_") || s2s_starts_with(name, CKPT_FSDP_RANK) ||
-           s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp") ||
-           s2s_ends_with(name, CKPT_DEEPSPEED_RANK) ||
-           (s2s_starts_with(name, "pytorch_model") && s2s_ends_with(name, ".bin"));
+        return strcmp(name, of_checkpoints[0][0]) == 0;
+    for (size_t i = 1; i < sizeof of_checkpoints / sizeof *of_checkpoints; i++)
+        if (s2s_starts_with(name, of_checkpoints[i][0]) &&
+            s2s_ends_with(name, of_checkpoints[i][1]))
+            return true;
+    return false;
 }
 
 /* Does the folder at/name directly contain files of a checkpoint? */
@@ -45,12 +53,20 @@ static bool has_weights(int at, const char *name)
     return found;
 }
 
-/* Folders that trainers wrap around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
- * Automodel), policy/weights/ (NeMo RL), actor/dist_ckpt/ (verl), pytorch_model_fsdp_0/
- * (Accelerate, which is transformers' Trainer's). */
-enum { N_AROUND = 6, LEVELS = 4 };
-static const char *const around[N_AROUND] = {"weights", "model",     "policy",
-                                             "actor",   "dist_ckpt", "pytorch_model_fsdp_0"};
+/* Folders that trainers wrap around weights. A folder of so general a name as model/ leads to
+ * weights only beside a trainer's own files, or in such a folder: otherwise it may be anything. */
+enum { N_AROUND = 6, N_BESIDE = 4, LEVELS = 4 };
+static const struct {
+    const char *name, *beside[N_BESIDE]; /* beside: one of these must be there */
+} around[N_AROUND] = {
+    {.name = "weights"}, /* NeMo 2 */
+    /* of Automodel */
+    {"model", {"optim", "config.yaml", "model/.hf_metadata", "model/.metadata"}},
+    {.name = "policy"},               /* of policy/weights/ of NeMo RL */
+    {.name = "actor"},                /* of actor/dist_ckpt/ of verl */
+    {.name = "dist_ckpt"},            /* the same */
+    {.name = "pytorch_model_fsdp_0"}, /* of Accelerate, which is transformers' Trainer's */
+};
 
 /* Does the folder at/name have weights in it, or in such folders of so many levels? Looks into at
  * most *left folders, which it counts down: links may lead in circles. */
@@ -58,7 +74,7 @@ static bool leads_to_weights(int at, const char *name, int levels, int *left)
 {
     bool found = (*left)-- > 0 && has_weights(at, name);
     for (int i = 0; !found && levels && *left > 0 && i < N_AROUND; i++) {
-        char *deeper = s2s_xasprintf("%s/%s", name, around[i]);
+        char *deeper = s2s_xasprintf("%s/%s", name, around[i].name);
         found =
             faccessat(at, deeper, F_OK, 0) == 0 && leads_to_weights(at, deeper, levels - 1, left);
         free(deeper);
@@ -159,17 +175,6 @@ static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
             "give the path of the folder that is meant");
     name[len] = 0;
     return enter(ckpt, name, err);
-}
-
-/* Does subfolder `name` lead to weights? A folder model/ does so only next to a trainer's own
- * files, or inside of such a folder: otherwise it may be anything. */
-static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool inside)
-{
-    if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
-        !has(ckpt, "model/.hf_metadata") && !has(ckpt, "model/.metadata"))
-        return false;
-    int left = MAX_LOOKED_AT;
-    return leads_to_weights(ckpt->dir_fd, name, LEVELS, &left);
 }
 
 /* epoch_0_step_20 */
@@ -285,15 +290,20 @@ static void warn_of_others(const struct s2s_ckpt *ckpt, const char *taken)
     ckpt_free_list(meant.names, meant.n);
 }
 
-/* The wrapping folder to descend into; NULL: none. inside: as in leads_down. */
+/* The wrapping folder to descend into; NULL: none. inside: of such a folder. */
 static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
 {
-    const char *next = NULL;
-    for (size_t i = 0; !next && i < N_AROUND; i++)
-        next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
-    if (next)
-        warn_of_others(ckpt, next);
-    return next;
+    for (size_t i = 0; i < N_AROUND; i++) {
+        bool may_be = inside || !around[i].beside[0];
+        for (size_t k = 0; !may_be && k < N_BESIDE; k++)
+            may_be = has(ckpt, around[i].beside[k]);
+        int left = MAX_LOOKED_AT;
+        if (may_be && leads_to_weights(ckpt->dir_fd, around[i].name, LEVELS, &left)) {
+            warn_of_others(ckpt, around[i].name);
+            return around[i].name;
+        }
+    }
+    return NULL;
 }
 
 int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -368,5 +378,71 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
                             meant.n > MAX_NAMED ? ", .." : "");
     s2s_buf_release(&list);
     ckpt_free_list(meant.names, meant.n);
+    return rc;
+}
+
+int ckpt_hint_file(const char *path, int rc, struct s2s_error *err)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (strcmp(name, ".metadata") != 0 && strcmp(name, "metadata.json") != 0 &&
+        strcmp(name, "config.json") != 0 && !s2s_ends_with(name, ".distcp") &&
+        !s2s_ends_with(name, ".index.json"))
+        return rc;
+    return s2s_error_hint(err, rc, "it is part of a checkpoint: name the folder, %.*s",
+                          slash ? (int)(slash - path) : 1, slash ? path : ".");
+}
+
+static bool is_complete(int run, const char *name)
+{
+    char path[NAME_MAX + 20];
+    snprintf(path, sizeof path, "%s/metadata.json", name);
+    if (!s2s_is_there(run, path))
+        return false;
+    snprintf(path, sizeof path, "%s/.metadata", name);
+    return s2s_is_there(run, path);
+}
+
+int ckpt_hint_iteration(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
+{
+    static const char iter[] = "iter_";
+    const char *slash = strrchr(ckpt->path, '/'), *own = slash ? slash + 1 : "";
+    char newest[NAME_MAX + 1] = "";
+    int64_t most = -1, n;
+    if (!s2s_starts_with(own, iter))
+        return rc;
+    char *run = s2s_xstrndup(ckpt->path, (size_t)(own - ckpt->path));
+    DIR *dir = ckpt_open_dir(AT_FDCWD, run);
+    for (struct dirent *item; dir && (item = readdir(dir)) != NULL;)
+        if (s2s_starts_with(item->d_name, iter) && strcmp(item->d_name, own) != 0 &&
+            s2s_parse_i64(&n, item->d_name + strlen(iter), 0, INT64_MAX, NULL) == 0 && n > most &&
+            is_complete(dirfd(dir), item->d_name)) {
+            most = n;
+            snprintf(newest, sizeof newest, "%s", item->d_name);
+        }
+    if (dir)
+        closedir(dir);
+    if (most >= 0)
+        s2s_error_hint(err, rc, "name another one of the run: %s%s", run, newest);
+    free(run);
+    return rc;
+}
+
+int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err)
+{
+    static const char *const pages[] = {"<!doctype", "<html", "<?xml"};
+    static const char lfs[] = "version https://git-lfs.github.com/";
+    char head[sizeof lfs] = "";
+    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd >= 0 ? pread(fd, head, sizeof head - 1, 0) : 0;
+    if (fd >= 0)
+        close(fd);
+    head[n > 0 ? n : 0] = 0;
+    if (strcmp(head, lfs) == 0)
+        return s2s_error_hint(err, rc,
+                              "it is a pointer of Git LFS in place of the file: git lfs pull "
+                              "fetches that");
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        if (strncasecmp(head, pages[i], strlen(pages[i])) == 0)
+            return s2s_error_hint(err, rc, "it is a web page in place of the file: download again");
     return rc;
 }

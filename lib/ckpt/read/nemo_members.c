@@ -1,7 +1,7 @@
 /*
  * Lists the members of a .nemo. An uncompressed tar is read in place at the offsets that libarchive
- * reports. A compressed one is decompressed once into an unnamed temporary file, so that memory
- * stays bounded and nothing is left behind after a crash.
+ * reports. One in gzip is decompressed once into an unnamed temporary file, so that memory stays
+ * bounded and nothing is left over after a crash.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/read/inflate.h"
 #include "lib/ckpt/read/read_internal.h"
 
 enum {
@@ -21,6 +21,19 @@ enum {
     MAX_NAME = 4096,
     READ_BLOCK = 1 << 16,
     MAX_DEPTH = 4, /* of folders in an unpacked archive */
+};
+
+/*
+ * Decompression of a tar for libarchive, by zlib, which verifies the CRC-32 and length in the
+ * trailer; libarchive's own filter does not. A few kilobytes can expand to gigabytes of tar headers
+ * (decompression bomb), which libarchive would hold in memory before returning an entry: bytes are
+ * counted here to stop it.
+ */
+struct inflate {
+    gzFile gzip;
+    int64_t packed_len, inflated;
+    int64_t header; /* bytes of the current tar header so far; -1: outside of a header */
+    char block[READ_BLOCK];
 };
 
 struct tar {
@@ -33,34 +46,101 @@ struct tar {
     json_t *member_idx; /* NULL until the first link; then an object: name -> index, of the first
                          * n_indexed members */
     size_t n_indexed;
-    bool is_gzip;
-    struct ckpt_inflate *inflate; /* NULL: it is not compressed */
+    struct inflate *inflate; /* NULL: it is not compressed */
     struct s2s_error *err;
 };
 
-bool ckpt_is_compressed(const unsigned char head[6])
+/* ---- decompression ---- */
+
+bool ckpt_is_gzip(const unsigned char head[3])
 {
-    static const struct {
-        size_t len;
-        unsigned char bytes[6];
-    } magic[] = {{3, {0x1f, 0x8b, 8}},
-                 {4, {0x28, 0xb5, 0x2f, 0xfd}},
-                 {6, {0xfd, '7', 'z', 'X', 'Z', 0}},
-                 {3, {'B', 'Z', 'h'}},
-                 {4, {0x04, 0x22, 0x4d, 0x18}}};
-    for (size_t i = 0; i < sizeof magic / sizeof *magic; i++)
-        if (memcmp(head, magic[i].bytes, magic[i].len) == 0)
-            return true;
-    return false;
+    static const unsigned char magic[] = {0x1f, 0x8b, 8};
+    return memcmp(head, magic, sizeof magic) == 0;
 }
+
+/* Is this a decompression bomb? Trained weights hardly compress; data that shrinks a hundredfold
+ * was made to fill a disk. */
+static bool inflates_too_much(int64_t packed_len, int64_t len_bytes)
+{
+    enum { MAX_RATIO = 100, FREE_BYTES = 256 << 20 /* not checked below this */ };
+    return len_bytes > FREE_BYTES && len_bytes / MAX_RATIO > packed_len;
+}
+
+/* zlib's error message; NULL: no error, or only the end of the stream */
+static const char *fault(struct inflate *inflate)
+{
+    int code = Z_OK;
+    const char *text = gzerror(inflate->gzip, &code);
+    const char *own = text ? strstr(text, ">: ") : NULL; /* strip the useless "<fd:5>: " */
+    text = own ? own + 3 : text;
+    return code == Z_OK || code == Z_STREAM_END ? NULL
+           : text && *text                      ? text
+                                                : "cannot be inflated";
+}
+
+static la_ssize_t fail(struct archive *in, const char *why)
+{
+    archive_set_error(in, EIO, "%s", why);
+    return -1;
+}
+
+static la_ssize_t read_block(struct archive *in, void *ctx, const void **bytes)
+{
+    enum { MAX_HEADER = 1 << 20 };
+    struct inflate *inflate = ctx;
+    if (inflate->header > MAX_HEADER)
+        return fail(in, "a header of more than 1 MiB");
+    const int n = gzread(inflate->gzip, inflate->block, READ_BLOCK);
+    const char *why = n > 0 ? NULL : fault(inflate);
+    *bytes = inflate->block;
+    if (n <= 0)
+        return why ? fail(in, why) : n;
+    inflate->inflated += n;
+    if (inflates_too_much(inflate->packed_len, inflate->inflated))
+        return fail(in, "it is made to fill the disk");
+    if (inflate->header >= 0)
+        inflate->header += n;
+    return n;
+}
+
+static bool open_inflate(struct tar *t)
+{
+    const int own = lseek(t->fd, 0, SEEK_SET) == 0 ? fcntl(t->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    t->inflate = s2s_xcalloc(1, sizeof *t->inflate);
+    t->inflate->packed_len = t->packed_len;
+    t->inflate->gzip = own >= 0 ? gzdopen(own, "rb") : NULL;
+    if (!t->inflate->gzip && own >= 0)
+        close(own);
+    return t->inflate->gzip && gzbuffer(t->inflate->gzip, READ_BLOCK) == 0 &&
+           archive_read_open(t->in, t->inflate, NULL, read_block, NULL) == ARCHIVE_OK;
+}
+
+/* Reads what follows the archive's last member, up to the checksum; at most 64 MiB. NULL: the
+ * checksum is right; otherwise what is wrong. */
+static const char *finish_inflate(struct inflate *inflate)
+{
+    enum { MAX_AFTER = 64 << 20 };
+    int n = 1;
+    for (int64_t after = 0; after < MAX_AFTER && n > 0; after += n)
+        n = gzread(inflate->gzip, inflate->block, READ_BLOCK);
+    return n > 0 ? NULL : fault(inflate);
+}
+
+static void close_inflate(struct inflate *inflate)
+{
+    if (inflate && inflate->gzip)
+        gzclose(inflate->gzip);
+    free(inflate);
+}
+
+/* ---- members ---- */
 
 static int bad_tar(const struct tar *t, const char *member)
 {
     const char *why = archive_error_string(t->in);
     return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s%snot a whole %star archive: %s%s", t->path,
-                         member ? member : "", member ? ": " : "",
-                         t->spill < 0 ? "" : "compressed ", t->is_gzip ? "gzip: " : "",
-                         why ? why : "it ends too early");
+                         member ? member : "", member ? ": " : "", t->inflate ? "compressed " : "",
+                         t->inflate ? "gzip: " : "", why ? why : "it ends too early");
 }
 
 static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckpt_span *span)
@@ -108,7 +188,7 @@ static int place_member(struct tar *t, const char *name, int64_t len_bytes)
     return rc;
 }
 
-/* ---- decompression ---- */
+/* ---- what is decompressed ---- */
 
 static int open_unnamed(const char *dir)
 {
@@ -145,7 +225,7 @@ static int check_room(struct tar *t, const char *name, int64_t len_bytes)
 {
     struct statvfs fs;
     if (__builtin_add_overflow(t->declared, len_bytes, &t->declared) ||
-        ckpt_inflates_too_much(t->packed_len, t->declared)) {
+        inflates_too_much(t->packed_len, t->declared)) {
         int rc =
             s2s_error_set(t->err, S2S_E_FORMAT,
                           "%s: its %lld bytes claim to hold %lld or more (%s): refused as made "
@@ -297,10 +377,10 @@ static int read_member(struct tar *t, struct archive_entry *entry)
 static int next_header(struct tar *t, struct archive_entry **entry)
 {
     if (t->inflate)
-        ckpt_inflate_header(t->inflate, true);
+        t->inflate->header = 0;
     int status = archive_read_next_header(t->in, entry);
     if (t->inflate)
-        ckpt_inflate_header(t->inflate, false);
+        t->inflate->header = -1;
     return status;
 }
 
@@ -308,9 +388,7 @@ static int walk(struct tar *t)
 {
     struct archive_entry *entry;
     int rc = 0;
-    if (t->spill >= 0)
-        t->inflate = ckpt_inflate_open(t->in, t->fd, t->is_gzip, t->packed_len);
-    if (t->spill >= 0 ? !t->inflate
+    if (t->spill >= 0 ? !open_inflate(t)
                       : archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
         return bad_tar(t, NULL);
     for (int i = 0; rc == 0; i++) {
@@ -332,10 +410,10 @@ static int walk(struct tar *t)
         if (rc == 0 && t->inflate && archive_read_data_skip(t->in) < ARCHIVE_WARN)
             rc = bad_tar(t, NULL);
     }
-    const char *why = rc == 0 && t->inflate ? ckpt_inflate_finish(t->inflate) : NULL;
+    const char *why = rc == 0 && t->inflate ? finish_inflate(t->inflate) : NULL;
     if (why)
-        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: %s%s",
-                           t->path, t->is_gzip ? "gzip: " : "", why);
+        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: gzip: %s",
+                           t->path, why);
     return rc;
 }
 
@@ -365,14 +443,13 @@ static void take_spill(struct tar *t)
 int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct tar t = {.ckpt = ckpt, .path = ckpt->path, .spill = -1, .err = err};
-    unsigned char head[6] = {0};
+    unsigned char head[3] = {0};
     t.packed_len = ckpt->files[0].len_bytes;
     t.fd = ckpt_file_fd(ckpt, 0, err);
     int rc = t.fd < 0 ? t.fd : ckpt_pread(t.fd, head, sizeof head, 0, t.path, err);
     if (rc < 0)
         return rc;
-    const bool compressed = ckpt_is_compressed(head);
-    t.is_gzip = head[0] == 0x1f && compressed;
+    const bool compressed = ckpt_is_gzip(head);
     t.in = archive_read_new();
     if (!t.in)
         return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", t.path);
@@ -382,7 +459,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = walk(&t);
     archive_read_free(t.in);
     json_decref(t.member_idx);
-    ckpt_inflate_close(t.inflate);
+    close_inflate(t.inflate);
     if (rc == 0 && compressed)
         take_spill(&t);
     else if (t.spill >= 0)

@@ -152,9 +152,71 @@ static int is_legacy_torch(const struct clues *clues, struct s2s_error *err)
     return ckpt_is_legacy_torch(clues->head);
 }
 
-static int is_compressed(const struct clues *clues, struct s2s_error *err)
+static int is_gzip(const struct clues *clues, struct s2s_error *err)
 {
-    return ckpt_is_compressed(clues->head);
+    return ckpt_is_gzip(clues->head);
+}
+
+/* ---- signs of more than one save ---- */
+
+/* Nothing in a .distcp file tells which save it is of, so one of another save may be read without
+ * an error and have other values. */
+
+/* Warns of bytes that belong to no item: torch writes items without gaps. */
+static void warn_gaps(const struct s2s_ckpt *ckpt)
+{
+    int64_t *unused = s2s_xcalloc(ckpt->n_files + 1, sizeof *unused);
+    size_t first = 0, n_found = 0;
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        unused[i] = ckpt->files[i].len_bytes;
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++) {
+            const struct ckpt_location *place = ckpt_place_at(&ckpt->tensors[i], k);
+            unused[place->file] -= place->store_len;
+        }
+    for (size_t i = 0; i < ckpt->n_objects; i++) {
+        const json_t *file = json_object_get(ckpt->file_idx, ckpt->objects[i].file);
+        unused[json_integer_value(file)] -= ckpt->objects[i].len_bytes;
+    }
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        if (unused[i] > 0 && s2s_ends_with(ckpt->files[i].name, ".distcp") && n_found++ == 0)
+            first = i;
+    if (n_found)
+        s2s_warn("ckpt",
+                 "%s: %s%s: %lld of its %lld bytes belong to nothing that .metadata names: one of "
+                 "the two may be of another save",
+                 ckpt->path, ckpt->files[first].name, n_found > 1 ? " (as in other files)" : "",
+                 (long long)unused[first], (long long)ckpt->files[first].len_bytes);
+    free(unused);
+}
+
+/* Warns of files that nothing is in. Empty ones are of ranks that had nothing to write. */
+static void warn_strays(struct s2s_ckpt *ckpt)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT; /* the folder was listed before */
+    char **names = NULL;
+    size_t n = 0, n_strays = 0;
+    const char *first = "";
+    struct stat st;
+    if (ckpt_list_suffix(ckpt, "", ".distcp", &names, &n, &ignored) < 0)
+        n = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!json_object_get(ckpt->file_idx, names[i]) &&
+            fstatat(ckpt->dir_fd, names[i], &st, 0) == 0 && st.st_size > 0 && n_strays++ == 0)
+            first = names[i];
+    if (n_strays)
+        s2s_warn(
+            "ckpt",
+            "%s: .metadata names nothing in %zu of the .distcp files (%s%s): they or it may be "
+            "of another save",
+            ckpt->path, n_strays, first, n_strays > 1 ? ".." : "");
+    ckpt_free_list(names, n);
+}
+
+static void warn_mixed(struct s2s_ckpt *ckpt)
+{
+    warn_gaps(ckpt);
+    warn_strays(ckpt);
 }
 
 /* ---- readers ---- */
@@ -164,7 +226,7 @@ static int read_distributed(struct s2s_ckpt *ckpt, struct s2s_error *err)
     ckpt->no_links = true;
     int rc = ckpt_read_dcp(ckpt, err);
     if (rc == 0)
-        ckpt_warn_mixed(ckpt);
+        warn_mixed(ckpt);
     return rc;
 }
 
@@ -320,7 +382,24 @@ static const struct format of_files[] = {
     {"torch", .magic = "PK\3\4", .read = read_torch},
     {"torch_legacy", .is = is_legacy_torch, .read = read_torch},
     {"nemo", .magic = "ustar", .magic_at = 257, .read = ckpt_read_nemo},
-    {"nemo", .is = is_compressed, .read = ckpt_read_nemo},
+    {"nemo", .is = is_gzip, .read = ckpt_read_nemo},
+    {.magic = "\x28\xb5\x2f\xfd",
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "compressed by zstd, and only gzip is read",
+     .hint = "unpack it first: zstd -d"},
+    {.magic = "\xfd"
+              "7zXZ",
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "compressed by xz, and only gzip is read",
+     .hint = "unpack it first: xz -dk"},
+    {.magic = "BZh",
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "compressed by bzip2, and only gzip is read",
+     .hint = "unpack it first: bzip2 -dk"},
+    {.magic = "\x04\x22\x4d\x18",
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "compressed by lz4, and only gzip is read",
+     .hint = "unpack it first: lz4 -d"},
     {"", .read = refuse_file},
 };
 
@@ -405,6 +484,17 @@ int ckpt_check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
+/* The folder's name has the iteration `named`; -1: it has none. */
+static void warn_iteration(const struct s2s_ckpt *ckpt, int64_t named)
+{
+    const json_t *saved = json_object_get(ckpt->common, "iteration");
+    if (named >= 0 && json_is_integer(saved) && json_integer_value(saved) != named)
+        s2s_warn("ckpt",
+                 "%s: the common state is of iteration %lld: it may be of another save, or the "
+                 "folder was renamed",
+                 ckpt->path, (long long)json_integer_value(saved));
+}
+
 /* Sets the iteration if no tracker file gave it: from the folder's name (iter_0001000), or from the
  * common state. */
 static void find_iteration(struct s2s_ckpt *ckpt)
@@ -416,7 +506,7 @@ static void find_iteration(struct s2s_ckpt *ckpt)
     ckpt->release |= strcmp(name, "release") == 0;
     if (!s2s_starts_with(name, "iter_") || s2s_parse_i64(&named, name + 5, 0, INT64_MAX, NULL) < 0)
         named = -1;
-    ckpt_warn_iteration(ckpt, named);
+    warn_iteration(ckpt, named);
     if (ckpt->iteration < 0)
         ckpt->iteration = named;
     if (ckpt->iteration < 0 && json_is_integer(saved) && json_integer_value(saved) >= 0)

@@ -61,10 +61,6 @@ int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_e
 
 /* ---- tensors ---- */
 
-/* Have two tensors of one shape and dtype the same bytes? Sets *same. DIGEST, IO. (copies.c) */
-int ckpt_same_bytes(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
-                    const struct s2s_ckpt_tensor *b, bool *same, struct s2s_error *err);
-
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
 /* A buffer of at least CKPT_SCRATCH bytes, lent until the next call that streams. */
 char *ckpt_piece(struct s2s_ckpt *ckpt);

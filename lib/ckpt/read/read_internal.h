@@ -47,12 +47,6 @@ int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struc
 
 /* .metadata and *.distcp: torch_dist and dcp. */
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Warns of signs that the .distcp files and .metadata are of more than one save. After
- * ckpt_read_dcp. (mixed.c) */
-void ckpt_warn_mixed(struct s2s_ckpt *ckpt);
-/* Warns if the common state is of another iteration than `named`, which the folder's name has (-1:
- * it has none). (mixed.c) */
-void ckpt_warn_iteration(const struct s2s_ckpt *ckpt, int64_t named);
 /* Sets text to the "sharded_backend" of a metadata.json [len]; "": it names none. FORMAT: not JSON.
  * UNSUPPORTED: a version newer than those known here, which Megatron-Core would refuse too. */
 int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err);
@@ -69,15 +63,6 @@ void ckpt_read_run_config(struct s2s_ckpt *ckpt);
 /* Sets ckpt->run_args from the model_config.yaml (config) of a NeMo 1 language model. false: it
  * configures another kind of model, and nothing is set. */
 bool ckpt_read_nemo_args(struct s2s_ckpt *ckpt, const json_t *config);
-/* Is this entry of planner_data a name and its path, a tuple, in nested dicts and lists? (paths.c)
- */
-bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
-/*
- * Stores such a path (ckpt_path_of) if the checkpoint has something of this name. Memory is bounded
- * by the length of the names. After ckpt_seal. FORMAT: the name has a path already.
- */
-int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
-                   const struct ckpt_node *parts, struct s2s_error *err);
 /* One safetensors file. prefix is prepended to every tensor's name. */
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
                           struct s2s_error *err);
@@ -133,12 +118,12 @@ int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err);
  * NeMo's names; the common state has its configuration as "model_config". The format becomes
  * "mp_rank" if it contains the weights of each rank separately. */
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Fill ckpt->members from the archive, or from the folder of an unpacked one. A compressed archive
- * is first decompressed into an unnamed temporary file, which becomes file 0. (nemo_members.c) */
+/* Fill ckpt->members from the archive, or from the folder of an unpacked one. One in gzip is
+ * first decompressed into an unnamed temporary file, which becomes file 0. (nemo_members.c) */
 int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Are these the first bytes of a compressed file: gzip, zstd, xz, bzip2 or lz4? */
-bool ckpt_is_compressed(const unsigned char head[6]);
+/* Are these the first bytes of a gzip file? */
+bool ckpt_is_gzip(const unsigned char head[3]);
 
 /* ---- where bytes lie ---- */
 

@@ -304,3 +304,71 @@ int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = ckpt_verify_torch_file(ckpt, CKPT_LIGHTNING_META, err);
     return rc;
 }
+
+/* ---- copies ---- */
+
+int s2s_ckpt_is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
+                     const struct s2s_ckpt_tensor *b, struct s2s_error *err)
+{
+    const size_t itemsize = s2s_dtype_size(a->dtype);
+    struct s2s_ckpt_walk walk;
+    int rc = 0;
+    bool same = true;
+    if (a->dtype != b->dtype || !ckpt_same_shape(a->shape, a->n_dims, b->shape, b->n_dims))
+        return 0;
+    char *x = s2s_xmalloc(S2S_CKPT_PIECE), *y = s2s_xmalloc(S2S_CKPT_PIECE);
+    s2s_ckpt_walk_begin(&walk, a->shape, a->n_dims, itemsize);
+    while (rc == 0 && same && s2s_ckpt_walk_next(&walk)) {
+        rc = s2s_ckpt_read(ckpt, a, walk.begin, walk.box, x, err);
+        if (rc == 0)
+            rc = s2s_ckpt_read(ckpt, b, walk.begin, walk.box, y, err);
+        if (rc == 0)
+            same = memcmp(x, y, (size_t)ckpt_box_numel(walk.box, a->n_dims) * itemsize) == 0;
+    }
+    free(x);
+    free(y);
+    return rc < 0 ? rc : same;
+}
+
+static const char *file_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
+{
+    return ckpt->files[ckpt_place_at(tensor, 0)->file].name;
+}
+
+/* A chunk of a tensor, as one of its own. */
+static struct s2s_ckpt_tensor alone(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *whole,
+                                    size_t k)
+{
+    struct s2s_ckpt_tensor tensor = *whole;
+    struct ckpt_chunk chunk = ckpt_chunk_at(whole, k);
+    chunk.offset = ckpt_origin;
+    tensor.shape = ckpt_arena_ints(ckpt, chunk.size, (size_t)whole->n_dims);
+    ckpt_set_chunks(ckpt, &tensor, &chunk, 1);
+    return tensor;
+}
+
+/* Is the copy the same as its chunk of `whole`, and undamaged? */
+static int verify_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *whole,
+                       const struct ckpt_copy *of, struct s2s_error *err)
+{
+    const struct s2s_ckpt_tensor first = alone(ckpt, whole, of->chunk);
+    const int same = s2s_ckpt_is_copy(ckpt, &first, &of->copy, err);
+    int rc = same < 0 ? same : 0;
+    if (same == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s and %s have copies of it that differ",
+                           file_of(ckpt, &first), file_of(ckpt, &of->copy));
+    return rc < 0 ? ckpt_at_name(ckpt, whole->name, rc, err) : 0;
+}
+
+int s2s_ckpt_verify_copies(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < ckpt->n_copies; i++) {
+        const struct ckpt_copy *of = &ckpt->copies[i];
+        const struct s2s_ckpt_tensor *whole = s2s_ckpt_find(ckpt, of->copy.name);
+        rc = s2s_ckpt_verify_tensor(ckpt, &of->copy, err);
+        if (rc == 0 && whole)
+            rc = verify_copy(ckpt, whole, of, err);
+    }
+    return rc;
+}

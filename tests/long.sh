@@ -61,7 +61,7 @@ tsan() {
 }
 # each thread of a block is one to TSan, and barriers alone order them
 emulated_tsan() {
-    local name names="attention gemm loss moe reduce relattention rmsnorm rows"
+    local name names="attention conv1d dropout encoder encoder_gradients gatednorm gemm glu loss moe reduce relattention rmsnorm rope rows ssd"
     make -s -j"$JOBS" SANITIZE=thread build/tsan/libs2s-emu.so $(printf "build/tsan/tests/unit/kernels/%s_test " $names) || return 1
     for name in $names; do
         S2S_TEST_TABLES=emu OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/kernels/${name}_test || return 1

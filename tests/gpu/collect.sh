@@ -12,7 +12,7 @@ mkdir -p "$out/tree/bin" "$out/tree/lib" "$out/tree/data" "$out/tree/mpi"
 cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tree/bin/"
 cp "$build"/tests/gpu/{isa_test,sm90} "$out/tree/bin/"
 [ ! -e "$build"/tests/gpu/attention_bench ] || cp "$build"/tests/gpu/attention_bench "$out/tree/bin/"
-for test in "$build"/tests/unit/kernels/*_test; do cp "$test" "$out/tree/bin/"; done
+cp "$build"/tests/unit/kernels/*_test tests/gpu/gradients.sh "$out/tree/bin/"
 # Open MPI as Debian has it, in a folder that OPAL_PREFIX names (visit.sh)
 if [ -n "$nccl" ]; then
     python3 tests/gpu/thin.py "$nccl" "$out/tree/libnccl.so.2" 90

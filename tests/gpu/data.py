@@ -3,6 +3,7 @@
 import array
 import json
 import math
+import os
 import random
 import sys
 import wave
@@ -49,6 +50,13 @@ model("big.json", 128256, 2048, 16, 32, 8, 8192, 64)
 model("part.json", 32000, 2048, 4, 32, 8, 8192, 64)
 recipe("long.yaml", "big.json", "long.s2s", 100, 1)
 recipe("speech.yaml", "big.json", "speech.s2s", 100, 1)
+# a stack of NemotronH without experts: six Mamba layers of 64 heads x 128 with state 128, two of attention, eight MLPs
+base = json.load(open(os.path.dirname(os.path.abspath(__file__)) + "/../oracle/models/nemotron_h/config.json"))
+kinds = (["linear_attention", "mlp"] * 3 + ["full_attention", "mlp"]) * 2
+json.dump({**base, "layers_block_type": kinds, "vocab_size": 32000, "hidden_size": 3072, "intermediate_size": 12288, "num_attention_heads": 24,
+           "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 64, "mamba_head_dim": 128, "n_groups": 8, "ssm_state_size": 128, "chunk_size": 128,
+           "max_position_embeddings": 16384}, open(f"{out}/mamba.json", "w"))
+recipe("mamba.yaml", "mamba.json", "speech.s2s", 100, 1)
 recipe("part.yaml", "part.json", "speech.s2s", 8, 1)
 
 

@@ -26,6 +26,9 @@ print("== instructions, and tiles of attention")
 print("\n".join([x for x in lines("isa.log") if not x.startswith("ok")][-8:]))
 print("\n".join(lines("attention-tiles.log")[-60:]))
 
+print("== gradients against formulas in double: largest error of each (share of what is allowed)")
+print("\n".join(lines("gradients.log")))
+
 print("== cases of kernels, cuda")
 for name in sorted(os.listdir(logs)):
     if name.startswith("case-"):
@@ -74,6 +77,17 @@ for run, length in (("long-tf32", 8191), ("long-bf16", 8191), ("speech-tf32", 60
               f"  loss {s[-1]['loss']:.4f}")
     elif lines(run + ".log"):
         print(f"{run:<12} {' | '.join(lines(run + '.log')[-2:])[:220]}")
+
+# per token 6 operations a weight of a matrix, and those of attention; the scan's own are left out
+kinds = {"mamba": 3072 * (2 * 8192 + 2 * 8 * 128 + 64) + 8192 * 3072, "mlp": 2 * 3072 * 12288, "attention": 2 * 3072 * 3072 + 2 * 3072 * 1024}
+s = steps("mamba-bf16")[2:]
+if s:
+    speed = sorted(x["tokens_per_s"] for x in s)[len(s) // 2]
+    flop = 6 * (6 * kinds["mamba"] + 8 * kinds["mlp"] + 2 * kinds["attention"] + 32000 * 3072) + 6 * 2 * 3072 * 600
+    print(f"mamba-bf16   {len(s) + 2} steps  {speed:9.0f} tokens/s  {speed * flop / 1e12:6.1f} TFLOP/s  MFU {speed * flop / 989e12 * 100:5.1f} % of 989"
+          f"  loss {s[-1]['loss']:.4f}")
+elif lines("mamba-bf16.log"):
+    print(f"mamba-bf16   {' | '.join(lines('mamba-bf16.log')[-2:])[:220]}")
 
 print("== kernels: ours, and torch's of the same name")
 

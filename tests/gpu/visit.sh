@@ -1,6 +1,8 @@
 #!/bin/bash
-# Everything that only a GPU can tell, in one go of some eight minutes: visit.sh FOLDER, where FOLDER is what `make visit` made. Each phase has a time
-# limit of its own, and VISIT_ONLY is a pattern of the names of those to run; logs go to $OUT/visit.log as they come, the table is printed last.
+# Everything that only a GPU can tell, in one go of under nine minutes: visit.sh FOLDER, where FOLDER is what `make visit` made. Phases come in the order of
+# their worth, each with a time limit of its own; those whose turn comes too late are named, and another go with VISIT_ONLY, a pattern of names, runs them.
+# Logs go to $OUT/visit.log as they come, the table is printed last. VISIT_CUDA is a library in place of the bundle's, as build/release/libs2s-emu.so for a
+# try without a GPU, with VISIT_NCCL and VISIT_SCALE, which divides the sizes of the bench; the 1.2 billion parameters are not for that.
 set -u
 from=$(cd "$1" && pwd)
 out=${OUT:-$PWD/build/visit-out}
@@ -12,15 +14,16 @@ start=$SECONDS
 python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$from/tree.tar.xz" "$work"
 cd "$work/data" || exit 1
 bin=$work/bin
-export S2S_CUDA=$bin/libs2s-cuda.so S2S_TEST_TABLES=cuda
+export S2S_CUDA=${VISIT_CUDA:-$bin/libs2s-cuda.so} S2S_TEST_TABLES=cuda
 libs=$(python3 -c 'import glob, site; print(":".join(sorted({p.rsplit("/", 1)[0] for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/**/libcublasLt.so.1[23]", recursive=True)})))' 2>/dev/null)
 export S2S_CUDA_LIBS=${libs%%:*}
 [ -n "$S2S_CUDA_LIBS" ] || unset S2S_CUDA_LIBS
 
 nccl=$(python3 -c 'import glob, site; print(*sorted(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/**/libnccl.so.2", recursive=True))[:1])' 2>/dev/null)
+nccl=${VISIT_NCCL:-$nccl}
 [ -z "$nccl" ] || export S2S_NCCL=$nccl
 
-left() { echo $((${VISIT_SECONDS:-480} - (SECONDS - start))); }
+left() { echo $((${VISIT_SECONDS:-520} - (SECONDS - start))); }
 
 # phase NAME SECONDS COMMAND..: its output in NAME.log; not begun where little time is left, so that the table is always printed
 phase() {
@@ -56,12 +59,18 @@ steps() {
 phase machine 20 bash -c 'nvidia-smi; nvcc --version; ldd --version | head -1; nproc; echo "libs: ${S2S_CUDA_LIBS:-none}"; ls -d /usr/local/cuda*'
 echo "GPU: $(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | head -1)"
 
+# ---- is it right: instructions, gradients, cases, whole trainings ----
+
 phase isa 20 "$bin/isa_test" check isa
-phase isa-sm90 20 "$bin/sm90" # of Hopper alone
+phase gradients 90 "${our[@]}" "$bin/gradients.sh" "$bin"
 for test in "$bin"/*_test; do
     name=$(basename "$test")
-    case $name in count_test | profile_test | levels_test | list_test | isa_test) continue ;; esac
-    phase "case-$name" 60 "${our[@]}" "$test"
+    case $name in
+    count_test | profile_test | levels_test | list_test | isa_test) continue ;;
+    attention_test | relattention_test | ssd_test | conv1d_test | rmsnorm_test | gatednorm_test | encoder_gradients_test | glu_test | moe_test | loss_test)
+        continue ;; # of gradients
+    esac
+    phase "case-$name" 40 "${our[@]}" "$test"
 done
 
 # both RUN RECIPE [KEY=VALUE..]: a short training on the CPU and on the GPU
@@ -73,14 +82,13 @@ both() {
 }
 both small small.yaml
 phase small-again 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-again" device=cuda
-S2S_TF32=1 phase small-tf32 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-tf32" device=cuda
 both bf16 small.yaml train.precision=bf16-mixed
 both salm salm.yaml
 both salm16 salm.yaml train.precision=bf16-mixed
 
 # case-collectives_test was NCCL of this machine as one rank; here two share the GPU, which NCCL says may hang
 if [ -e "$work/libnccl.so.2" ]; then
-    two=("${our[@]}" S2S_NCCL="$work/libnccl.so.2" NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4)
+    two=("${our[@]}" S2S_NCCL="${VISIT_NCCL:-$work/libnccl.so.2}" NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4)
     mpi=(OPAL_PREFIX="$work/mpi" PMIX_INSTALL_PREFIX="$work/mpi/libs/pmix2" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=
         OMPI_MCA_btl=^tcp OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1 PATH="$work/mpi/bin:$PATH")
     phase two-collectives 40 "${two[@]}" "$bin/collectives_test"
@@ -90,26 +98,33 @@ if [ -e "$work/libnccl.so.2" ]; then
     done
 fi
 
-steps long-bf16 40 12 long.yaml train.precision=bf16-mixed
+# ---- is it fast: kernels, tiles of attention, steps ----
+
+S2S_TF32=1 phase bench 90 "${our[@]}" "$bin/gpu_bench" cuda ${VISIT_SCALE:+"$VISIT_SCALE"}
+[ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
 steps speech-bf16 40 12 speech.yaml train.precision=bf16-mixed
-S2S_TF32=1 steps long-tf32 40 8 long.yaml
-S2S_TF32=1 steps speech-tf32 30 8 speech.yaml
+steps long-bf16 40 12 long.yaml train.precision=bf16-mixed
+steps mamba-bf16 40 12 mamba.yaml train.precision=bf16-mixed
+steps encoder-bf16 30 8 encoder.yaml train.precision=bf16-mixed
+[ -n "${VISIT_NO_PEER:-}" ] || phase peer 60 python3 "$from/peer.py"
+
+# ---- races, and where the time goes ----
+
+# every kernel of a language model at small sizes, and what was not under it there
+phase san-racecheck-all 60 "${our[@]}" compute-sanitizer --tool racecheck "$bin/gpu_bench" cuda 64
+phase san-initcheck-all 40 "${our[@]}" compute-sanitizer --tool initcheck "$bin/gpu_bench" cuda 32
+for test in gemm encoder_gradients relattention; do
+    phase "san-memcheck-$test" 40 "${our[@]}" compute-sanitizer --tool memcheck "$bin/${test}_test"
+done
 # the same steps with and without a wait after each call: what the launches hide
 steps part-bf16 20 8 part.yaml train.precision=bf16-mixed
 phase profile 40 "${our[@]}" "$bin/s2s-train" part.yaml run=/dev/shm/part device=cuda train.precision=bf16-mixed --profile="$logs/trace.json"
 rm -rf /dev/shm/part
-steps encoder-bf16 30 8 encoder.yaml train.precision=bf16-mixed
 phase profile-encoder 40 "${our[@]}" "$bin/s2s-train" encoder.yaml run=/dev/shm/part device=cuda train.precision=bf16-mixed train.steps=6 --profile="$logs/trace-encoder.json"
 rm -rf /dev/shm/part
-[ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
-S2S_TF32=1 phase bench 60 "${our[@]}" "$bin/gpu_bench" cuda
-for test in gemm encoder; do
-    phase "san-memcheck-$test" 40 "${our[@]}" compute-sanitizer --tool memcheck "$bin/${test}_test"
-done
-# every kernel of a language model at small sizes
-phase san-racecheck-all 60 "${our[@]}" compute-sanitizer --tool racecheck "$bin/gpu_bench" cuda 64
-phase san-initcheck-all 40 "${our[@]}" compute-sanitizer --tool initcheck "$bin/gpu_bench" cuda 32
-[ -n "${VISIT_NO_PEER:-}" ] || phase peer 60 python3 "$from/peer.py"
+S2S_TF32=1 phase small-tf32 40 "${our[@]}" "$bin/s2s-train" small.yaml run="$logs/small-tf32" device=cuda
+S2S_TF32=1 steps long-tf32 40 8 long.yaml
+S2S_TF32=1 steps speech-tf32 30 8 speech.yaml
 echo "all: $((SECONDS - start)) s"
 python3 "$from/report.py" "$logs" | tee "$out/table.txt"
 cp "$logs/small-cuda/log.jsonl" "$out/" 2>/dev/null

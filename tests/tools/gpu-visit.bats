@@ -9,6 +9,33 @@ load common
     [ "$(grep -c ' ms ' <<<"$output")" -ge 80 ]
 }
 
+gradients() {
+    S2S_TEST_TABLES=emu "$ROOT/tests/gpu/gradients.sh" "$@"
+}
+
+@test "the check of gradients names what fails, and holds each type" {
+    case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
+    exits 0 gradients "$BUILD/tests/unit/kernels" rmsnorm loss
+    says "gradients: all programs passed"
+    [ "$(grep -cE '^(rmsnorm|loss) emu (f32|bf16):  .* [0-9.e-]+ \([0-9.]+\)' <<<"$output")" -eq 4 ]
+    # one that fails, and one that tells of nothing
+    printf '#!/bin/sh\necho "error emu f32 3.0e-1 9.90 dq"; echo "[  FAILED  ] dq"; exit 1\n' >wrong_test
+    printf '#!/bin/sh\necho "error emu f32 3.0e-6 0.90 dk"\n' >right_test
+    printf '#!/bin/sh\nexit 0\n' >silent_test
+    chmod +x ./*_test
+    exits 0 gradients . right
+    exits 1 gradients . wrong right
+    says "wrong FAILED, status 1"
+    exits 1 gradients . silent
+    says "silent FAILED"
+}
+
+@test "long: gradients of all kernels are those of their formulas" {
+    case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
+    exits 0 gradients "$BUILD/tests/unit/kernels"
+    says "gradients: all programs passed"
+}
+
 @test "kernels that spill, lack their matrix instructions or have local memory are named" {
     judge() { python3 "$ROOT/tests/gpu/lint.py" judge "$@"; }
     printf '%s\n' '(a|b)_kernel<.*bf16.* HMMA.16816.F32.BF16 LDSM@sm_80' 'wide_kernel HGMMA@sm_90a' 'table local=40' 'gone.*' >table

@@ -374,3 +374,23 @@ int s2s_data_parse_text(struct s2s_sample *sample, const struct s2s_line *line, 
     s2s_sample_add(sample, "assistant", s2s_xstrndup(line->text, line->len));
     return finish(sample, err);
 }
+
+int s2s_data_parse_pair(struct s2s_sample *sample, const struct s2s_line *question,
+                        const struct s2s_line *answer, struct s2s_error *err)
+{
+    const struct s2s_line *const lines[] = {question, answer};
+    static const char *const roles[] = {"user", "assistant"};
+    *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
+    sample->id = s2s_xasprintf("%lld", (long long)question->number);
+    for (int i = 0; i < 2; i++) {
+        char *text = memchr(lines[i]->text, 0, lines[i]->len)
+                         ? NULL
+                         : stripped(lines[i]->text, lines[i]->len);
+        if (!text) {
+            s2s_sample_release(sample);
+            return s2s_error_set(err, S2S_E_FORMAT, "a NUL in a line of text, or nothing else");
+        }
+        s2s_sample_add(sample, roles[i], text);
+    }
+    return finish(sample, err);
+}

@@ -80,6 +80,10 @@ int s2s_sample_of_cut(struct s2s_sample *sample, const json_t *json, struct s2s_
  */
 int s2s_sample_of_duplex(struct s2s_sample *sample, const json_t *json, struct s2s_cut *heard,
                          struct s2s_cut *said, struct s2s_error *err);
+/* Appends text without time stamps (<|12|>), with one space where there was white space, and none
+ * around it: what NeMo makes of texts of turns. */
+struct s2s_buf;
+void s2s_data_clean_text(struct s2s_buf *to, const char *text);
 /* Adds the supervisions of a cut to the sample. */
 int s2s_cut_said(struct s2s_sample *sample, const json_t *cut, struct s2s_error *err);
 /* Makes a sound of a cut, which it takes: the part of a file where that is all it is. */

@@ -1,4 +1,5 @@
 /* What is said in Lhotse's cuts, and beside them. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +102,53 @@ int s2s_cut_words(struct s2s_cut_words *words, const json_t *cut, struct s2s_err
     free(words->lang);
     free(words->speaker);
     return rc;
+}
+
+/* Length of <|digits|> at the beginning of text; 0: it is none. */
+static size_t time_stamp(const char *text)
+{
+    if (strncmp(text, "<|", 2) != 0)
+        return 0;
+    const size_t n = strspn(text + 2, "0123456789");
+    return n > 0 && !strncmp(text + 2 + n, "|>", 2) ? n + 4 : 0;
+}
+
+/* Length of one white space of Unicode, as Python's \s has it; 0: it is none. */
+static size_t white_space(const char *text)
+{
+    static const char *const wide[] = {"\u00a0", "\xc2\x85", "\u1680", "\u2000", "\u2001",
+                                       "\u2002", "\u2003",   "\u2004", "\u2005", "\u2006",
+                                       "\u2007", "\u2008",   "\u2009", "\u200a", "\u2028",
+                                       "\u2029", "\u202f",   "\u205f", "\u3000"};
+    const unsigned char c = (unsigned char)*text;
+    if (c < 128)
+        return isspace(c) || (c >= 0x1c && c <= 0x1f);
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (!strncmp(text, wide[i], strlen(wide[i])))
+            return strlen(wide[i]);
+    return 0;
+}
+
+void s2s_data_clean_text(struct s2s_buf *to, const char *text)
+{
+    struct s2s_buf bare = S2S_BUF_INIT;
+    bool space = false;
+    for (size_t n; *text; text += n) {
+        n = time_stamp(text);
+        if (n == 0)
+            s2s_buf_add(&bare, text, n = 1);
+    }
+    for (const char *c = bare.data ? bare.data : "", *end = c + bare.len; c < end;) {
+        const size_t n = white_space(c);
+        space |= n > 0 && to->len > 0;
+        if (n == 0 && space)
+            s2s_buf_putc(to, ' ');
+        if (n == 0)
+            s2s_buf_putc(to, *c);
+        space &= n > 0;
+        c += n > 0 ? n : 1;
+    }
+    s2s_buf_release(&bare);
 }
 
 /* A time as Lhotse rounds it. */

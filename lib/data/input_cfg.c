@@ -198,12 +198,11 @@ static int count_lines(double *n, const struct names *paths, const struct reader
     *n = 0;
     for (size_t i = 0; rc == 0 && i < paths->n; i++) {
         struct s2s_lines lines;
-        struct s2s_line line = {.number = 0};
         rc = s2s_lines_open(&lines, paths->items[i], r->err);
-        while (rc == 0 && s2s_lines_next(&lines, &line))
-            ++*n;
-        if (rc == 0)
-            s2s_lines_close(&lines);
+        if (rc < 0)
+            break;
+        *n += (double)s2s_lines_count(&lines);
+        s2s_lines_close(&lines);
     }
     return rc;
 }
@@ -382,6 +381,7 @@ static const struct type types[] = {
     {"nemo_tarred", "manifest_filepath", S2S_LINES_NEMO, true, false},
     {"lhotse", "cuts_path", S2S_LINES_CUTS, false, false},
     {"lhotse_as_conversation", "cuts_path", S2S_LINES_CUTS, false, false},
+    {"s2s_as_conversation", "cuts_path", S2S_LINES_TURNS, false, false},
     {"multimodal_conversation", "manifest_filepath", S2S_LINES_CONVERSATION, true, true},
     {"share_gpt", "manifest_filepath", S2S_LINES_SHARE_GPT, true, true},
     {"nemo_sft_jsonl", "paths", S2S_LINES_SFT, false, true},
@@ -417,6 +417,36 @@ static int read_leaf(struct item *item, const struct s2s_conf *conf, const struc
     }
     names_release(&paths);
     names_release(&tars);
+    return rc;
+}
+
+/* Files of questions and of answers, line by line. */
+static int read_pairs(struct item *item, const struct s2s_conf *conf, const struct attributes *a,
+                      const struct reader *r)
+{
+    struct names paths = {.n = 0}, answers = {.n = 0};
+    struct s2s_source_options opt = a->source;
+    struct s2s_source *leaf = NULL;
+    int rc = 0;
+    const struct s2s_conf *from = need(conf, "source_paths", &rc, r);
+    const struct s2s_conf *to = rc == 0 ? need(conf, "target_paths", &rc, r) : NULL;
+    opt.tags = a->tags;
+    item->is_tarred = true; /* as all text */
+    if (rc == 0)
+        rc = get_names(&paths, from, r);
+    if (rc == 0)
+        rc = get_names(&answers, to, r);
+    if (rc == 0 && paths.n != answers.n)
+        rc = fail(r, S2S_E_SHAPE, to, "expected as many files as source_paths");
+    if (rc == 0)
+        rc = s2s_source_open_pairs(&leaf, (const char *const *)paths.items,
+                                   (const char *const *)answers.items, paths.n, &opt, r->err);
+    if (rc == 0) {
+        item->node = s2s_blend_leaf(leaf);
+        item->node->repeat = !a->force_finite;
+    }
+    names_release(&paths);
+    names_release(&answers);
     return rc;
 }
 
@@ -485,12 +515,18 @@ static int check_keys(const struct s2s_conf *conf, const struct reader *r)
                                         "tarred_audio_filepaths",
                                         "cuts_path",
                                         "paths",
+                                        "source_paths",
+                                        "target_paths",
+                                        "source_language",
+                                        "target_language",
                                         "shar_path",
                                         "reweight_temperature",
                                         NULL};
     for (size_t i = 0; i < conf->n_items; i++) {
         const struct s2s_conf *at = conf->items[i];
-        if (!strcmp(at->key, "extra_fields") || !strcmp(at->key, "channel"))
+        if (!strcmp(at->key, "extra_fields") || !strcmp(at->key, "channel") ||
+            !strcmp(at->key, "questions_path") || !strcmp(at->key, "input_roles") ||
+            !strcmp(at->key, "output_roles"))
             return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, at, "%s is not read here", at->key);
         bool is_known = false;
         for (const char *const *k = known; *k; k++)
@@ -528,13 +564,15 @@ static int read_item(struct item *item, const struct s2s_conf *conf, struct attr
     }
     if (!strcmp(name, "lhotse_shar"))
         return read_shar(item, conf, a, r);
+    if (!strcmp(name, "txt_pair"))
+        return read_pairs(item, conf, a, r);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(name, types[i].name))
             return read_leaf(item, conf, &types[i], a, r);
     return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, s2s_conf_key(conf, "type"),
                           "type '%s' is not read here; nemo, nemo_tarred, lhotse, lhotse_shar, "
-                          "lhotse_as_conversation, multimodal_conversation, share_gpt, "
-                          "nemo_sft_jsonl, txt, txt_jsonl and group are",
+                          "lhotse_as_conversation, s2s_as_conversation, multimodal_conversation, "
+                          "share_gpt, nemo_sft_jsonl, txt, txt_pair, txt_jsonl and group are",
                           name);
 }
 

@@ -96,6 +96,15 @@ void s2s_lines_close(struct s2s_lines *lines)
     *lines = (struct s2s_lines)S2S_LINES_INIT;
 }
 
+size_t s2s_lines_count(const struct s2s_lines *lines)
+{
+    struct s2s_line line = {.number = 0};
+    size_t n = 0;
+    while (s2s_lines_next(lines, &line))
+        n++;
+    return n;
+}
+
 struct s2s_line s2s_lines_at(const struct s2s_lines *lines, size_t begin, int64_t number)
 {
     const char *text = lines->data + begin, *end = memchr(text, '\n', lines->len - begin);

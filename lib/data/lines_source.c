@@ -18,6 +18,8 @@ struct lines_source {
     enum s2s_lines_kind kind;
     struct s2s_lines *files; /* [n_files] */
     size_t n_files;
+    struct s2s_lines *answers; /* [n_answers], of pairs one a file; else NULL */
+    size_t n_answers;
     struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field, *audio_field, *said_field;
     /* The order of files [n_files]: a walk that begins shuffles what the last one left, also under
@@ -33,6 +35,7 @@ struct lines_walk {
     size_t idx;                /* the place: in the source's order, */
     uint32_t part;             /* the file that was there when it was begun, */
     struct s2s_line line;      /* and its line last given, */
+    struct s2s_line answer;    /* that of the other file of a pair, */
     struct s2s_line *shuffled; /* or how many of its shuffled lines [n_shuffled] are given */
     size_t n_shuffled, n_given;
 };
@@ -60,7 +63,8 @@ static void draw(struct lines_walk *w, struct lines_source *s)
 {
     const bool by_epoch = s->kind == S2S_LINES_NEMO || is_conversation(s->kind);
     w->drawn = true;
-    if (s->opt.shuffle && s->kind != S2S_LINES_CUTS && s->kind != S2S_LINES_IDS) {
+    if (s->opt.shuffle && s->kind != S2S_LINES_CUTS && s->kind != S2S_LINES_TURNS &&
+        s->kind != S2S_LINES_IDS) {
         s2s_pyrandom_seed(&w->random, s->opt.seed + (by_epoch ? s->epoch : 0));
         s2s_pyrandom_shuffle(&w->random, s->order, s->n_files);
     }
@@ -118,8 +122,17 @@ static bool is_marked(const struct s2s_line *line)
 
 static bool may_be_marked(enum s2s_lines_kind kind)
 {
-    return kind != S2S_LINES_CUTS && kind != S2S_LINES_IDS && kind != S2S_LINES_SHARE_GPT &&
-           kind != S2S_LINES_TEXT;
+    return kind != S2S_LINES_CUTS && kind != S2S_LINES_TURNS && kind != S2S_LINES_IDS &&
+           kind != S2S_LINES_SHARE_GPT && kind != S2S_LINES_PAIRS && kind != S2S_LINES_TEXT;
+}
+
+/* Goes on to the line with the number of the question; false: it is empty, and skipped. */
+static bool find_answer(struct lines_walk *w, const struct lines_source *s)
+{
+    const struct s2s_lines *file = &s->answers[w->part];
+    while (w->answer.number < w->line.number && s2s_lines_next(file, &w->answer))
+        ;
+    return w->answer.number == w->line.number;
 }
 
 static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error *err)
@@ -136,12 +149,16 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
                 s->base.n_marked++;
                 continue;
             }
-            *place =
-                (struct s2s_place){.at = w->line.begin, .line = w->line.number, .part = w->part};
+            if (s->answers && !find_answer(w, s))
+                continue;
+            *place = (struct s2s_place){.at = w->line.begin,
+                                        .member = w->answer.begin,
+                                        .line = w->line.number,
+                                        .part = w->part};
             return 1;
         }
         w->in_file = false;
-        w->line = (struct s2s_line){.number = 0};
+        w->line = w->answer = (struct s2s_line){.number = 0};
         free(w->shuffled);
         w->shuffled = NULL;
         s->epoch += is_conversation(s->kind) && w->idx + 1 == s->n_files;
@@ -181,6 +198,15 @@ static int with_text(struct s2s_sample *sample, int rc, struct s2s_error *err)
     return rc;
 }
 
+static int parse_pair(const struct lines_source *s, struct s2s_sample *sample,
+                      const struct s2s_line *line, const struct s2s_place *place,
+                      struct s2s_error *err)
+{
+    const struct s2s_line answer =
+        s2s_lines_at(&s->answers[place->part], place->member, place->line);
+    return s2s_data_parse_pair(sample, line, &answer, err);
+}
+
 static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
                       const struct s2s_line *line, const struct s2s_place *place,
                       struct s2s_error *err)
@@ -195,6 +221,10 @@ static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
         if (s->said_field)
             return s2s_data_parse_cut(sample, line, &how, err);
         return with_text(sample, s2s_data_parse_cut(sample, line, &how, err), err);
+    case S2S_LINES_TURNS:
+        return s2s_data_parse_turns(sample, line, &how, err);
+    case S2S_LINES_PAIRS:
+        return parse_pair(s, sample, line, place, err);
     case S2S_LINES_CONVERSATION:
         return s2s_data_parse_conversation(sample, line, &how, err);
     case S2S_LINES_SHARE_GPT:
@@ -230,9 +260,10 @@ static char *where(const struct s2s_source *base, const struct s2s_place *place)
 static bool digest(const struct s2s_source *base, size_t k, char hex[33])
 {
     const struct lines_source *s = (const struct lines_source *)base;
-    if (k >= s->n_files)
+    if (k >= s->n_files + s->n_answers)
         return false;
-    s2s_xxh3_128_hex(hex, s->files[k].data, s->files[k].len);
+    const struct s2s_lines *file = k < s->n_files ? &s->files[k] : &s->answers[k - s->n_files];
+    s2s_xxh3_128_hex(hex, file->data, file->len);
     return true;
 }
 
@@ -243,7 +274,10 @@ static void close_lines(struct s2s_source *base)
     struct lines_source *s = (struct lines_source *)base;
     for (size_t i = 0; i < s->n_files; i++)
         s2s_lines_close(&s->files[i]);
+    for (size_t i = 0; i < s->n_answers; i++)
+        s2s_lines_close(&s->answers[i]);
     free(s->files);
+    free(s->answers);
     free(s->order);
     free(s->text_field);
     free(s->lang_field);
@@ -283,5 +317,26 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
         *source = &s->base;
     else
         close_lines(&s->base);
+    return rc;
+}
+
+int s2s_source_open_pairs(struct s2s_source **source, const char *const *paths,
+                          const char *const *answers, size_t n_paths,
+                          const struct s2s_source_options *opt, struct s2s_error *err)
+{
+    struct s2s_source *base = NULL;
+    int rc = s2s_source_open_lines(&base, S2S_LINES_PAIRS, paths, n_paths, opt, err);
+    if (rc < 0)
+        return rc;
+    struct lines_source *s = (struct lines_source *)base;
+    s->answers = s2s_xcalloc(n_paths + 1, sizeof *s->answers);
+    while (rc == 0 && s->n_answers < n_paths) {
+        rc = s2s_lines_open(&s->answers[s->n_answers], answers[s->n_answers], err);
+        s->n_answers += rc == 0;
+    }
+    if (rc == 0)
+        *source = base;
+    else
+        close_lines(base);
     return rc;
 }

@@ -41,6 +41,12 @@ static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json
     if (rc < 0)
         return rc;
     name_nemo(sample, s, rc > 0 ? &offset_s : NULL);
+    const json_t *channel = json_object_get(object, "channel");
+    if (!json_is_integer(channel)) /* a word is some other's key, and stays in `custom` */
+        return 0;
+    if (json_integer_value(channel) < 0 || json_integer_value(channel) > INT32_MAX)
+        return s2s_error_set(err, S2S_E_RANGE, "'channel' is no number from 0 on");
+    s->channel = (int)json_integer_value(channel);
     return 0;
 }
 
@@ -81,6 +87,8 @@ static void nemo_custom(struct s2s_sample *s, const json_t *object,
     s->custom = json_copy((json_t *)object);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         json_object_del(s->custom, known[i]);
+    if (json_is_integer(json_object_get(s->custom, "channel")))
+        json_object_del(s->custom, "channel");
     json_object_del(s->custom, opt->text_field ? opt->text_field : "text");
     json_object_del(s->custom, opt->lang_field ? opt->lang_field : "lang");
     if (json_object_size(s->custom) == 0) {
@@ -148,7 +156,8 @@ static bool parse_plain_nemo(struct s2s_sample *sample, const struct s2s_line *l
         lens[k] = strlen(keys[k]);
     const int n = data_flat_parse(values, MAX_VALUES, line->text, line->len);
     for (int i = 0; i < n; i++) {
-        if (is_key(&values[i], "_skipme", 7) || is_key(&values[i], "alt_text", 8))
+        if (is_key(&values[i], "_skipme", 7) || is_key(&values[i], "alt_text", 8) ||
+            is_key(&values[i], "channel", 7))
             return false;
         for (int k = 0; k < N_NEMO_KEYS; k++)
             if (is_key(&values[i], keys[k], lens[k])) {

@@ -24,7 +24,8 @@ struct s2s_manifest_options {
 
 /*
  * A line of a NeMo manifest, as a turn of sound and one of text (if it has a text): audio_filepath,
- * duration, offset, text, lang, sampling_rate, _skipme, alt_text; other keys go to `custom`.
+ * duration, offset, channel (a number, from 0: that one alone), text, lang, sampling_rate, _skipme,
+ * alt_text; other keys go to `custom`.
  * `variant` 0 is the line itself, 1 .. n the entries of its alt_text in their order, whose text and
  * lang replace the line's.
  *
@@ -43,6 +44,14 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
  */
 int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err);
+
+/*
+ * The same, whose supervisions are turns: the sound of user and User, the text of assistant,
+ * Assistant, agent and Agent without time stamps. Returns 0, with a warning, for a cut with another
+ * speaker. UNSUPPORTED: a MixedCut. Source: s2s_cut_to_conversation of NeMo.
+ */
+int s2s_data_parse_turns(struct s2s_sample *sample, const struct s2s_line *line,
+                         const struct s2s_manifest_options *opt, struct s2s_error *err);
 
 /* {"id": "a", "input_ids": [..], "loss_mask": [0,1,..], "audio": [{"pos": 3, "frames": 17}]}.
  * What other programs write beside them, attention_mask and labels, must say the same, but for ids

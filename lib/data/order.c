@@ -35,3 +35,32 @@ void s2s_data_shuffle(uint32_t *items, size_t n, size_t buffer, uint64_t seed)
         items[n_out++] = held[i];
     free(held);
 }
+
+uint32_t *data_shard_order(struct s2s_pyrandom *random, size_t n, uint64_t seed, bool shuffle)
+{
+    uint32_t *order = s2s_xmalloc((n + 1) * sizeof *order);
+    for (size_t i = 0; i < n; i++)
+        order[i] = (uint32_t)i;
+    s2s_pyrandom_seed(random, seed);
+    if (shuffle)
+        s2s_pyrandom_shuffle(random, order, n);
+    return order;
+}
+
+void data_slice_begin(struct data_slice *slice, int64_t wanted, size_t n,
+                      struct s2s_pyrandom *random)
+{
+    *slice = (struct data_slice){.wanted = wanted};
+    if (wanted > 0 && wanted < (int64_t)n)
+        slice->skip = s2s_pyrandom_between(random, 0, (int64_t)n - wanted);
+}
+
+bool data_slice_skips(struct data_slice *slice)
+{
+    return slice->n_seen++ < slice->skip;
+}
+
+bool data_slice_is_full(const struct data_slice *slice)
+{
+    return slice->wanted > 0 && slice->n_taken == slice->wanted;
+}

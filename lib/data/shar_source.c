@@ -10,6 +10,7 @@
 #include "lib/data/line_json.h"
 #include "lib/data/lines.h"
 #include "lib/data/members.h"
+#include "lib/data/order.h"
 #include "lib/data/shar.h"
 #include "lib/io/digest.h"
 
@@ -67,8 +68,7 @@ struct shar_walk {
     size_t idx;
     bool in_shard;
     struct s2s_line line;
-    size_t n_seen; /* cuts of the shard */
-    int64_t skip, n_taken;
+    struct data_slice slice; /* of its cuts */
     struct s2s_error *fault; /* of the shard's tar, for when its whole cuts are given */
 };
 
@@ -238,28 +238,6 @@ static struct s2s_walk *begin(struct s2s_source *base)
     return &w->base;
 }
 
-static void draw(struct shar_walk *w, const struct shar_source *s)
-{
-    struct s2s_pyrandom random;
-    w->order = s2s_xmalloc((s->n_shards + 1) * sizeof *w->order);
-    for (size_t i = 0; i < s->n_shards; i++)
-        w->order[i] = (uint32_t)i;
-    /* what slices draw begins anew, with the same seed as the order */
-    s2s_pyrandom_seed(&w->random, s->seed + s->epoch);
-    s2s_pyrandom_seed(&random, s->seed + s->epoch);
-    if (s->shuffle)
-        s2s_pyrandom_shuffle(&random, w->order, s->n_shards);
-}
-
-static size_t n_lines_of(const struct s2s_lines *file)
-{
-    struct s2s_line line = {.number = 0};
-    size_t n = 0;
-    while (s2s_lines_next(file, &line))
-        n++;
-    return n;
-}
-
 static void begin_shard(struct shar_walk *w, struct shar_source *s)
 {
     struct shard *shard = &s->shards[w->order[w->idx]];
@@ -276,13 +254,8 @@ static void begin_shard(struct shar_walk *w, struct shar_source *s)
         *w->fault = fault;
     }
     w->line = (struct s2s_line){.number = 0};
-    w->n_seen = 0;
-    w->skip = w->n_taken = 0;
-    if (s->slice_length > 0) {
-        const int64_t n = (int64_t)n_lines_of(&shard->cuts);
-        if (s->slice_length < n)
-            w->skip = s2s_pyrandom_between(&w->random, 0, n - s->slice_length);
-    }
+    data_slice_begin(&w->slice, s->slice_length,
+                     s->slice_length > 0 ? s2s_lines_count(&shard->cuts) : 0, &w->random);
     w->in_shard = true;
 }
 
@@ -301,13 +274,13 @@ static size_t n_of(const struct shard *shard)
 static bool next_of_shard(struct shar_walk *w, const struct shar_source *s, struct s2s_place *place)
 {
     const struct shard *shard = &s->shards[w->order[w->idx]];
-    while (w->n_seen < n_of(shard) && s2s_lines_next(&shard->cuts, &w->line)) {
-        const size_t idx = w->n_seen++;
-        if ((int64_t)idx < w->skip)
+    while ((size_t)w->slice.n_seen < n_of(shard) && s2s_lines_next(&shard->cuts, &w->line)) {
+        const size_t idx = (size_t)w->slice.n_seen;
+        if (data_slice_skips(&w->slice))
             continue;
-        if (s->slice_length > 0 && w->n_taken == s->slice_length)
+        if (data_slice_is_full(&w->slice))
             return false;
-        w->n_taken++;
+        w->slice.n_taken++;
         *place = (struct s2s_place){
             .at = w->line.begin, .line = w->line.number, .part = w->order[w->idx], .member = idx};
         return true;
@@ -342,8 +315,11 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
 {
     struct shar_walk *w = (struct shar_walk *)base;
     struct shar_source *s = (struct shar_source *)base->source;
-    if (!w->order)
-        draw(w, s);
+    if (!w->order) {
+        w->order = data_shard_order(&w->random, s->n_shards, s->seed + s->epoch, s->shuffle);
+        /* what slices draw begins anew, with the same seed as the order */
+        s2s_pyrandom_seed(&w->random, s->seed + s->epoch);
+    }
     while (w->idx < s->n_shards) {
         if (!w->in_shard)
             begin_shard(w, s);
@@ -635,6 +611,6 @@ size_t s2s_shar_n_cuts(const struct s2s_source *source)
     const struct shar_source *s = (const struct shar_source *)source;
     size_t n = 0;
     for (size_t i = 0; i < s->n_shards; i++)
-        n += n_lines_of(&s->shards[i].cuts);
+        n += s2s_lines_count(&s->shards[i].cuts);
     return n;
 }

@@ -106,6 +106,8 @@ enum s2s_lines_kind {
     S2S_LINES_CONVERSATION, /* NeMo's multimodal conversations */
     S2S_LINES_SHARE_GPT,    /* the same as ShareGPT has them */
     S2S_LINES_SFT,          /* conversations of text, messages, or pairs of input and output */
+    S2S_LINES_TURNS,        /* Lhotse cuts whose supervisions are turns of a conversation */
+    S2S_LINES_PAIRS,        /* the k-th line of one file asks, that of another answers */
     S2S_LINES_TEXT,         /* a line is a text */
     S2S_LINES_TEXT_JSONL    /* a line has a text under text_field */
 };
@@ -113,6 +115,12 @@ enum s2s_lines_kind {
 /* paths [n_paths]: "-" is stdin, "pipe:COMMAND" what a command writes. OPEN, IO. */
 int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
                           const char *const *paths, size_t n_paths,
+                          const struct s2s_source_options *opt, struct s2s_error *err);
+
+/* S2S_LINES_PAIRS: files of questions and of answers [n_paths]. Where one of a pair of lines is
+ * empty it is left out. */
+int s2s_source_open_pairs(struct s2s_source **source, const char *const *paths,
+                          const char *const *answers, size_t n_paths,
                           const struct s2s_source_options *opt, struct s2s_error *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
 #include "lib/data/members.h"
+#include "lib/data/order.h"
 #include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
@@ -57,7 +58,7 @@ struct tar_walk {
     /* the member in hand: its entries [from, to) and its place */
     size_t from, to;
     uint64_t member;
-    int64_t n_seen, skip, n_taken; /* items of the shard; those before `skip` are left out */
+    struct data_slice slice; /* of the shard */
 };
 
 /* ---- ids of shards ---- */
@@ -236,43 +237,9 @@ static struct s2s_walk *begin(struct s2s_source *base)
     return &w->base;
 }
 
-static void draw(struct tar_walk *w, const struct tar_source *s)
-{
-    w->order = s2s_xmalloc((s->n_shards + 1) * sizeof *w->order);
-    for (size_t i = 0; i < s->n_shards; i++)
-        w->order[i] = (uint32_t)i;
-    s2s_pyrandom_seed(&w->random, s->opt.seed + s->epoch);
-    if (s->opt.shuffle)
-        s2s_pyrandom_shuffle(&w->random, w->order, s->n_shards);
-}
-
-/* Draws how many of n items of the shard are left out in front. */
-static void draw_slice(struct tar_walk *w, const struct tar_source *s, size_t n)
-{
-    const int64_t wanted = s->opt.slice_length;
-    w->n_seen = w->n_taken = w->skip = 0;
-    if (wanted > 0 && wanted < (int64_t)n)
-        w->skip = s2s_pyrandom_between(&w->random, 0, (int64_t)n - wanted);
-}
-
-/* Is the shard done with as many items as are wanted? */
-static bool has_slice(const struct tar_walk *w, const struct tar_source *s)
-{
-    return s->opt.slice_length > 0 && w->n_taken == s->opt.slice_length;
-}
-
 static struct shard *shard_of(const struct tar_walk *w, const struct tar_source *s)
 {
     return &s->shards[w->order[w->idx]];
-}
-
-static size_t n_lines_of(const struct s2s_lines *file)
-{
-    struct s2s_line line = {.number = 0};
-    size_t n = 0;
-    while (s2s_lines_next(file, &line))
-        n++;
-    return n;
 }
 
 static int begin_shard(struct tar_walk *w, struct tar_source *s, struct s2s_error *err)
@@ -288,8 +255,12 @@ static int begin_shard(struct tar_walk *w, struct tar_source *s, struct s2s_erro
     if (rc < 0)
         return rc;
     w->line = (struct s2s_line){.number = 0};
-    const bool slices = s->opt.slice_length > 0;
-    draw_slice(w, s, is_nemo ? w->n_names : slices ? n_lines_of(&s->files[shard->manifest]) : 0);
+    const int64_t wanted = s->opt.slice_length;
+    data_slice_begin(&w->slice, wanted,
+                     is_nemo      ? w->n_names
+                     : wanted > 0 ? s2s_lines_count(&s->files[shard->manifest])
+                                  : 0,
+                     &w->random);
     w->in_shard = true;
     return 0;
 }
@@ -337,13 +308,13 @@ static int next_member(struct tar_walk *w, struct tar_source *s, struct s2s_erro
     struct s2s_member member;
     int rc;
     while ((rc = s2s_members_next(w->tar, &member, err)) > 0) {
-        if (w->n_seen++ < w->skip)
+        if (data_slice_skips(&w->slice))
             continue;
-        if (has_slice(w, s))
+        if (data_slice_is_full(&w->slice))
             return 0;
         if (find_entries(w, member.name)) {
             w->member = (uint64_t)member.at;
-            w->n_taken++;
+            w->slice.n_taken++;
             return 1;
         }
         if (s->opt.skip_missing)
@@ -458,13 +429,13 @@ static int next_of_conversation(struct tar_walk *w, struct tar_source *s, struct
         json_decref(names);
         if (rc < 0)
             return s2s_error_add(err, rc, "%s:%lld", file->path, (long long)w->line.number);
-        const bool left_out = w->n_seen++ < w->skip;
+        const bool left_out = data_slice_skips(&w->slice);
         s->base.n_marked += marked;
         if (marked || left_out)
             continue;
-        if (has_slice(w, s))
+        if (data_slice_is_full(&w->slice))
             return 0;
-        w->n_taken++;
+        w->slice.n_taken++;
         *place = (struct s2s_place){.at = w->line.begin,
                                     .line = w->line.number,
                                     .part = w->order[w->idx],
@@ -479,7 +450,8 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
     struct tar_walk *w = (struct tar_walk *)base;
     struct tar_source *s = (struct tar_source *)base->source;
     if (!w->order)
-        draw(w, s);
+        w->order =
+            data_shard_order(&w->random, s->n_shards, s->opt.seed + s->epoch, s->opt.shuffle);
     while (w->idx < s->n_shards) {
         int rc = w->in_shard ? 0 : begin_shard(w, s, err);
         if (rc == 0)

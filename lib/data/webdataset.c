@@ -13,6 +13,7 @@
 #include "lib/conf/conf.h"
 #include "lib/data/line_json.h"
 #include "lib/data/members.h"
+#include "lib/data/order.h"
 
 /* A sample's members: their places, and names behind its key (NULL: it has none). */
 struct group {
@@ -116,23 +117,13 @@ static struct s2s_walk *begin(struct s2s_source *base)
     return &w->base;
 }
 
-static void draw(struct webdataset_walk *w, const struct webdataset *s)
-{
-    struct s2s_pyrandom random;
-    w->order = s2s_xmalloc((s->n_shards + 1) * sizeof *w->order);
-    for (size_t i = 0; i < s->n_shards; i++)
-        w->order[i] = (uint32_t)i;
-    s2s_pyrandom_seed(&random, s->seed + s->epoch);
-    if (s->shuffle)
-        s2s_pyrandom_shuffle(&random, w->order, s->n_shards);
-}
-
 static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error *err)
 {
     struct webdataset_walk *w = (struct webdataset_walk *)base;
     struct webdataset *s = (struct webdataset *)base->source;
+    struct s2s_pyrandom random;
     if (!w->order)
-        draw(w, s);
+        w->order = data_shard_order(&random, s->n_shards, s->seed + s->epoch, s->shuffle);
     for (; w->idx < s->n_shards; w->idx++, w->n_given = 0, s->epoch += w->idx == s->n_shards) {
         struct shard *shard = &s->shards[w->order[w->idx]];
         struct s2s_error fault = S2S_ERROR_INIT;

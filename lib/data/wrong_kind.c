@@ -166,6 +166,9 @@ int data_check_kind(const struct s2s_lines *file, enum s2s_lines_kind kind, stru
 {
     struct s2s_line line = {.number = 0};
     const struct guess *guess = guess_binary(file);
+    kind = kind == S2S_LINES_TURNS   ? S2S_LINES_CUTS
+           : kind == S2S_LINES_PAIRS ? S2S_LINES_TEXT
+                                     : kind;
     if (!guess && kind != S2S_LINES_TEXT && s2s_lines_next(file, &line)) {
         json_t *object = json_loadb(line.text, line.len, 0, NULL);
         guess = json_is_object(object) ? guess_object(object, kind) : guess_text(file, &line);

@@ -1,8 +1,6 @@
 /* Makes records of duplex speech, as NeMo's DuplexS2SDataset makes its items. */
 #include "tools/pack/duplex.h"
 
-#include <ctype.h>
-
 static struct s2s_duplex_options options_of(const struct pack_loader *loader)
 {
     return (struct s2s_duplex_options){.frame_s = loader->duplex.frame_s,
@@ -34,54 +32,6 @@ static bool is_in(const char *roles, const char *speaker)
     return false;
 }
 
-/* Length of <|digits|> at the beginning of text; 0: it is none. */
-static size_t time_stamp(const char *text)
-{
-    if (strncmp(text, "<|", 2) != 0)
-        return 0;
-    const size_t n = strspn(text + 2, "0123456789");
-    return n > 0 && !strncmp(text + 2 + n, "|>", 2) ? n + 4 : 0;
-}
-
-/* Length of one white space of Unicode, as Python's \s has it; 0: it is none. */
-static size_t white_space(const char *text)
-{
-    static const char *const wide[] = {"\u00a0", "\xc2\x85", "\u1680", "\u2000", "\u2001",
-                                       "\u2002", "\u2003",   "\u2004", "\u2005", "\u2006",
-                                       "\u2007", "\u2008",   "\u2009", "\u200a", "\u2028",
-                                       "\u2029", "\u202f",   "\u205f", "\u3000"};
-    const unsigned char c = (unsigned char)*text;
-    if (c < 128)
-        return isspace(c) || (c >= 0x1c && c <= 0x1f);
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (!strncmp(text, wide[i], strlen(wide[i])))
-            return strlen(wide[i]);
-    return 0;
-}
-
-/* Text without time stamps, with one space where there was white space, and none around it. */
-static void clean(struct s2s_buf *to, const char *text)
-{
-    struct s2s_buf bare = S2S_BUF_INIT;
-    bool space = false;
-    for (size_t n; *text; text += n) {
-        n = time_stamp(text);
-        if (n == 0)
-            s2s_buf_add(&bare, text, n = 1);
-    }
-    for (const char *c = bare.data ? bare.data : "", *end = c + bare.len; c < end;) {
-        const size_t n = white_space(c);
-        space |= n > 0 && to->len > 0;
-        if (n == 0 && space)
-            s2s_buf_putc(to, ' ');
-        if (n == 0)
-            s2s_buf_putc(to, *c);
-        space &= n > 0;
-        c += n > 0 ? n : 1;
-    }
-    s2s_buf_release(&bare);
-}
-
 /* What the supervisions of some speakers say, as turns of ids in one array. */
 struct said {
     struct s2s_duplex_turn *turns; /* [n] */
@@ -105,7 +55,7 @@ static int collect(struct said *to, const struct s2s_sample *sample, const char 
         if (!said->text)
             return s2s_error_set(err, S2S_E_FORMAT, "supervision %zu, of '%s', has no text", i,
                                  said->speaker);
-        clean(&text, said->text);
+        s2s_data_clean_text(&text, said->text);
         rc = s2s_tokenizer_encode(loader->tok, &to->ids, text.data ? text.data : "", text.len,
                                   false, err);
         if (to->n > 0)

@@ -219,19 +219,16 @@ static int take_clip(struct utterance *u, const struct exporter *e, const struct
     return 0;
 }
 
-/* The one clip of utterance i of a pack. */
-static int clip_of(int64_t *clip, const struct s2s_record *rec, int64_t i, const char *id,
-                   struct s2s_error *err)
+/* The one clip of utterance i of a pack. *next: the first clip behind the utterances before it,
+ * and then behind this one; clips are in the order of slots. */
+static int clip_of(int64_t *clip, int64_t *next, const struct s2s_record *rec, int64_t i,
+                   const char *id, struct s2s_error *err)
 {
     const struct s2s_st_tensor *bounds = shard_bounds(&rec->st);
     const struct s2s_st_tensor *slots = s2s_safetensors_find(&rec->st, "audio_slot");
     int64_t n = 0;
-    for (int64_t k = 0; k < s2s_st_numel(slots); k++)
-        if (shard_int(slots, k) >= shard_int(bounds, i) &&
-            shard_int(slots, k) < shard_int(bounds, i + 1)) {
-            *clip = k;
-            n++;
-        }
+    for (; *next < s2s_st_numel(slots) && shard_int(slots, *next) < shard_int(bounds, i + 1); n++)
+        *clip = (*next)++;
     return n == 1
                ? 0
                : s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -252,12 +249,13 @@ static int export_pack(struct exporter *e, const struct s2s_record *rec, bool is
         s2s_safetensors_find(&rec->st, is_flac ? "audio_bytes" : "audio_pcm");
     const struct s2s_st_tensor *cu =
         s2s_safetensors_find(&rec->st, is_flac ? "audio_cu_bytes" : "audio_cu_samples");
+    int64_t next = 0;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(ids); i++) {
         struct utterance u = {.id = json_string_value(json_array_get(ids, i)),
                               .text = json_string_value(json_array_get(texts, i))};
         int64_t k = 0;
-        rc = clip_of(&k, rec, (int64_t)i, u.id, err);
+        rc = clip_of(&k, &next, rec, (int64_t)i, u.id, err);
         if (rc == 0)
             rc = take_clip(&u, e, t, is_flac, shard_int(cu, k), shard_int(cu, k + 1), err);
         if (rc == 0)
@@ -312,6 +310,22 @@ static int export_stream(struct exporter *e, const char *path, struct s2s_error 
     return rc;
 }
 
+/* A failure leaves nothing that looks like a whole corpus. */
+static void remove_shards(const struct exporter *e)
+{
+    const char *out = e->opt->common.out;
+    for (size_t i = 0; i < e->n_shards; i++) {
+        char *tar =
+            s2s_xasprintf(e->opt->webdataset ? "%s/%06zu.tar" : "%s/recording.%06zu.tar", out, i);
+        char *cuts = s2s_xasprintf("%s/cuts.%06zu.jsonl.gz", out, i);
+        (void)unlink(tar);
+        (void)unlink(cuts);
+        free(tar);
+        free(cuts);
+    }
+    (void)rmdir(out);
+}
+
 int shard_export(int argc, char **argv, struct s2s_error *err)
 {
     static const struct argp_option options[] = {
@@ -339,8 +353,8 @@ int shard_export(int argc, char **argv, struct s2s_error *err)
     if (rc == 0)
         rc = end_shard(&e, err);
     s2s_tar_writer_abort(e.tar);
-    if (rc < 0 && made && e.n_shards == 0)
-        (void)rmdir(opt.common.out);
+    if (rc < 0 && made)
+        remove_shards(&e);
     s2s_buf_release(&e.cuts);
     json_decref(e.names);
     if (rc == 0 && opt.common.verbosity >= 0)

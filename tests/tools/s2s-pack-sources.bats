@@ -327,6 +327,91 @@ PY
     says "silent.jsonl:1: supervision 1, of 'user', has no text"
 }
 
+@test "endless sources: bounded runs that go on where the last one ended are one run" {
+    python3 - <<'PY'
+import json, random
+random.seed(4)
+for name, n in (("a", 13), ("b", 7)):
+    with open(f"{name}.jsonl", "w") as f:
+        for i in range(n):
+            f.write(json.dumps({"text": " ".join(random.choice(["hello", "it's", "me"]) for _ in range(random.randrange(1, 9)))}) + "\n")
+PY
+    printf -- '- {type: txt_jsonl, paths: [a.jsonl], weight: 0.6}\n- {type: txt_jsonl, paths: [b.jsonl], weight: 0.4}\n' >blend.yaml
+    local how=(--input-cfg blend.yaml --tokenizer "$tok" --tokens 48 --lookahead 11 --seed 5)
+    packs() { for i in $(seq 0 "$2"); do tar xOf "$1" "$(printf %08d "$i").safetensors"; done; }
+    s2s-pack -q "${how[@]}" --packs 30 -o all.s2s
+    local i last=()
+    for i in 0 1 2; do
+        s2s-pack -q -j$((1 + i)) "${how[@]}" --packs 10 "${last[@]}" -o $i.s2s
+        last=(--continue $i.s2s)
+    done
+    packs all.s2s 29 >whole
+    for i in 0 1 2; do packs $i.s2s 9; done >parts
+    same whole parts
+    # what is held goes on; each source comes round again, and no pack is less full for the end of a run
+    tar xOf 1.s2s header.json | jq -e '.config.seam.held | length > 0'
+    tar xOf all.s2s header.json | jq -e '.config.seam.next[0] > 40'
+    # a run that is killed left nothing, and is made again; a stream of other options is no beginning
+    s2s-pack -q "${how[@]}" --packs 10 --continue 0.s2s -o again.s2s
+    same 1.s2s again.s2s
+    exits 2 s2s-pack "${how[@]}" --lookahead 12 --packs 10 --continue 0.s2s -o no.s2s
+    says "0.s2s: was packed with another 'lookahead'"
+    head -n 12 a.jsonl >b.jsonl
+    exits 2 s2s-pack "${how[@]}" --packs 10 --continue 0.s2s -o no.s2s
+    says "0.s2s: was packed of other inputs"
+    s2s-pack -q --text-jsonl a.jsonl --tokenizer "$tok" --tokens 48 -o ends.s2s
+    exits 1 s2s-pack "${how[@]}" --packs 10 --continue ends.s2s -o no.s2s
+    says "ends.s2s: does not say where it ends"
+    head -c 20000 1.s2s >cut.s2s
+    exits 1 s2s-pack "${how[@]}" --packs 10 --continue cut.s2s -o no.s2s
+    exits 2 s2s-pack "${how[@]:0:6}" --packs 10 -o no.s2s
+    says "--packs goes with --lookahead"
+    [ ! -e no.s2s ]
+}
+
+@test "one channel of a file, pairs of lines, and turns that are supervisions" {
+    python3 - <<'PY'
+import json, math, struct, wave
+with wave.open("two.wav", "wb") as w:
+    w.setnchannels(2); w.setsampwidth(2); w.setframerate(16000)
+    w.writeframes(b"".join(struct.pack("<hh", 1000, int(8000 * math.sin(i / 9.0))) for i in range(16000)))
+line = {"audio_filepath": "two.wav", "duration": 1.0, "text": "hello"}
+with open("m.jsonl", "w") as f:
+    for more in ({"channel": 0}, {"channel": 1}, {}, {"channel": "left"}):
+        f.write(json.dumps({**line, **more}) + "\n")
+open("beyond.jsonl", "w").write(json.dumps({**line, "channel": 2}) + "\n")
+def turn(start, duration, who, text):
+    return {"id": "s", "recording_id": "r", "start": start, "duration": duration, "channel": 0, "speaker": who, "text": text}
+recording = {"id": "r", "sources": [{"type": "file", "channels": [0, 1], "source": "two.wav"}], "sampling_rate": 16000, "num_samples": 16000, "duration": 1.0, "channel_ids": [0, 1]}
+cut = {"id": "c", "type": "MonoCut", "start": 0.1, "duration": 0.8, "channel": 1, "recording": recording,
+       "supervisions": [turn(0.05, 0.2, "user", "?"), turn(0.3, 0.1, "agent", "<|4|> it's  me"), turn(0.4, 0.3, "User", "?"), turn(0.7, 0.1, "Assistant", "bye")]}
+with open("cuts.jsonl", "w") as f:
+    f.write(json.dumps(cut) + "\n" + json.dumps({**cut, "id": "d", "supervisions": [turn(0, 0.1, "somebody", "x")]}) + "\n")
+open("ask.txt", "w").write("hello\n\nit's\nme \n")
+open("say.txt", "w").write("bye\nlost\n\n me\n")
+PY
+    values() { PYTHONPATH=$ROOT/tests/oracle/packing python3 -c 'import sys, naive
+for tensors, meta in naive.read_stream(sys.argv[1])[1]:
+    print(*(meta[k] for k in ("ids", "texts") if k in meta), *tensors.get("audio_cu_samples", []), *{int(v) for v in tensors.get("audio_pcm", [])[:100]} if len(sys.argv) > 2 else "")' "$@"; }
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --batch-size 1 --pcm i16 -o out.s2s
+    values out.s2s all >got
+    sed -n 1p got | grep -q ' 1000$'
+    sed -n 2p got | not grep -q ' 1000 *$'
+    alike "$(sed -n 3p got)" "$(sed -n 4p got)" # the mean of both, and a word that is some other's key
+    exits 1 s2s-pack --manifest beyond.jsonl --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "beyond.jsonl:1"
+    printf -- '- {type: s2s_as_conversation, cuts_path: cuts.jsonl}\n' >turns.yaml
+    s2s-pack --input-cfg turns.yaml --tokenizer "$tok" --batch-size 1 -o out.s2s 2>said
+    [ "$(values out.s2s)" = '["c"] ["bye"] 0 3200 8000' ]
+    grep -q "cut 'd' is left out: speaker 'somebody' is neither user nor agent" said
+    printf -- '- {type: txt_pair, source_paths: ask.txt, target_paths: say.txt}\n' >pairs.yaml
+    s2s-pack -q --input-cfg pairs.yaml --tokenizer "$tok" --batch-size 1 --prompt llama2 -o out.s2s
+    [ "$(values out.s2s | tr '\n' ,)" = '["1"] ["bye"] 0,["4"] ["me"] 0,' ]
+    printf -- '- {type: txt_pair, source_paths: ask.txt, target_paths: [say.txt, say.txt]}\n' >pairs.yaml
+    exits 1 s2s-pack --input-cfg pairs.yaml --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "expected as many files as source_paths"
+}
+
 @test "an option that would be without effect is refused, with what it goes with" {
     local words
     touch any

@@ -929,6 +929,36 @@ PY
     exits 2 s2s-pack report absent.json
 }
 
+@test "the manual's array of Slurm and its line of GNU parallel: a part that failed is made again, to the same bytes" {
+    local i program
+    sed "s|\"text\": \"|&1 |" m.jsonl | cat m.jsonl - >all.jsonl
+    cp "$tok" tok.json
+    mkdir row shim
+    for i in 0 1 2; do
+        s2s-pack -q -j 1 --pcm i16 --manifest all.jsonl --tokenizer tok.json --tokens 8192 --split "$i/3" -o row/$i.s2s
+    done
+    # part 1 fails until somebody has mended what it lacks
+    program=$(command -v s2s-pack)
+    printf '#!/bin/sh\ncase " $* " in *" 1/3 "*) [ -e mended ] || exit 1;; esac\nexec %s "$@"\n' "$program" >shim/s2s-pack
+    chmod +x shim/s2s-pack
+    page() { sed 's/\\\(.\)/\1/g; s/++$//; s/0-99/0-2/; s/seq 0 99/seq 0 2/; s,/100,/3,g' "$ROOT/doc/man/s2s-pack.1.scd" | tr -d '\t'; }
+    page | sed -n '/^#!.bin.sh/,/o \$i.s2s$/p' >array.sh
+    grep -q '^\[ -e $i.s2s \] ||' array.sh
+    for i in 0 1 2; do PATH=$PWD/shim:$PATH SLURM_ARRAY_TASK_ID=$i sh array.sh || :; done
+    [ ! -e 1.s2s ]
+    touch mended
+    for i in 0 1 2; do PATH=$PWD/shim:$PATH SLURM_ARRAY_TASK_ID=$i sh array.sh; done
+    for i in 0 1 2; do same row/$i.s2s $i.s2s; done
+    rm ./?.s2s mended
+    command -v parallel || skip "GNU parallel is not installed"
+    page | grep '^seq 0 2 | parallel' >line.sh
+    PATH=$PWD/shim:$PATH sh line.sh || :
+    [ ! -e 1.s2s ]
+    touch mended
+    PATH=$PWD/shim:$PATH sh line.sh
+    for i in 0 1 2; do same row/$i.s2s $i.s2s; done
+}
+
 @test "a plan may trust the durations of a manifest, and opens no file then" {
     s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 400 --plan >files
     mv wav elsewhere

@@ -22,6 +22,9 @@ enum {
     AS_PCM = 1u << 20,
     AS_PACKS = 1u << 21,
     AS_DUPLEX = 1u << 22,
+    BY_LOOKAHEAD = 1u << 23,
+    WITH_PACKS = 1u << 24,
+    WITH_AN_END = 1u << 25,
 
     SOUNDS = MANIFEST | CUTS | CONVERSATIONS | SHARE_GPT | SFT | SHAR | WEBDATASET | CFG,
     TEXTS = IDS | CONVERSATIONS | SHARE_GPT | SFT | TEXT | TEXT_JSONL | CFG,
@@ -60,6 +63,13 @@ static const struct {
     {KEY_MIN_BINS, WITH_TOKENS, "--tokens"},
     {KEY_ALGORITHM, WITH_TOKENS, "--tokens"},
     {KEY_ALGORITHM, BY_ALGORITHM, "--tokens alone: --lookahead takes its place"},
+    {KEY_PACKS, BY_LOOKAHEAD, "--lookahead"},
+    {KEY_CONTINUE, WITH_PACKS, "--packs"},
+    {KEY_SAMPLES, WITH_AN_END, "samples that end, without --packs"},
+    {KEY_SHUFFLE, WITH_AN_END, "samples that end, without --packs"},
+    {KEY_EPOCHS, WITH_AN_END, "samples that end, without --packs"},
+    {KEY_MIN_BINS, WITH_AN_END, "samples that end, without --packs"},
+    {KEY_BINS_MULTIPLE, WITH_AN_END, "samples that end, without --packs"},
     {KEY_TOKENS, AS_PACKS, "layouts of packs"},
     {KEY_BATCH_TOKENS, AS_PACKS, "layouts of packs"},
     {PACK_KEY_BATCH_SIZE, AS_PACKS, "layouts of packs"},
@@ -91,8 +101,10 @@ static unsigned traits_of(const struct pack_options *opt)
     const bool is_pcm =
         opt->audio == S2S_AUDIO_PCM || (opt->audio < 0 && opt->kind != PACK_INPUT_IDS);
     return 1u << opt->kind | (opt->n_tars > 0 ? WITH_TARS : 0) | (opt->plan ? WITH_PLAN : 0) |
-           (opt->max_tokens > 0 ? WITH_TOKENS : 0) | (opt->lookahead == 0 ? BY_ALGORITHM : 0) |
-           (is_pcm ? AS_PCM : 0) | (opt->duplex.on ? AS_DUPLEX : AS_PACKS);
+           (opt->max_tokens > 0 ? WITH_TOKENS : 0) |
+           (opt->lookahead == 0 ? BY_ALGORITHM : BY_LOOKAHEAD) |
+           (opt->n_packs > 0 ? WITH_PACKS : WITH_AN_END) | (is_pcm ? AS_PCM : 0) |
+           (opt->duplex.on ? AS_DUPLEX : AS_PACKS);
 }
 
 static const char *name_of(int key)

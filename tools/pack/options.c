@@ -100,6 +100,9 @@ const struct argp_option pack_option_table[] = {
      4},
     {"lookahead", KEY_LOOKAHEAD, "N", 0,
      "Instead: keep the order of samples but for the N that are held to fill packs up with", 4},
+    {"packs", KEY_PACKS, "N", 0, "With --lookahead: N packs of sources that are repeated for ever",
+     4},
+    {"continue", KEY_CONTINUE, "F.s2s", 0, "With --packs: go on where the packs of F.s2s end", 4},
     {"layout", KEY_LAYOUT, "NAME", 0,
      "salm (default), rl (NeMo-RL), mcore (Megatron-core), sft (packed SFT files of NeMo), or "
      "duplex: both sides of conversations on frames, a record each",
@@ -338,6 +341,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     case KEY_LOOKAHEAD:
         opt->lookahead = s2s_arg_i64(state, "lookahead", arg, 1, S2S_LOOKAHEAD_MAX_WINDOW);
         return 0;
+    case KEY_PACKS:
+        opt->n_packs = s2s_arg_i64(state, "packs", arg, 1, INT32_MAX);
+        return 0;
     case KEY_MIN_BINS:
         opt->min_bins = s2s_arg_i64(state, "min-bins", arg, 0, INT32_MAX);
         return 0;
@@ -458,6 +464,9 @@ error_t pack_parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_AUDIO_FIELD:
         opt->audio_field = arg;
+        return 0;
+    case KEY_CONTINUE:
+        opt->go_on = arg;
         return 0;
     case KEY_TARGET_FIELD:
         opt->duplex.target_field = arg;

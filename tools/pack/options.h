@@ -69,6 +69,8 @@ enum pack_key {
     KEY_TEMPO,
     KEY_PITCH,
     KEY_VOLUME,
+    KEY_PACKS,
+    KEY_CONTINUE,
     KEY_TARGET_FIELD,
     KEY_TARGET_RATE,
     KEY_FRAME_LENGTH,

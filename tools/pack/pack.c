@@ -35,6 +35,8 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
                   "strict_sp", opt->strict_sp, "pad_id", loader->salm.pad_id, "seed",
                   (json_int_t)opt->common.seed, "epochs", (json_int_t)opt->epochs);
     add_layout_config(config, &loader->layout);
+    if (opt->n_packs > 0)
+        json_object_set_new(config, "seam", pack_seam_json(&plan->seam));
     if (opt->drop_pad_labels)
         json_object_set_new(config, "pad_labels", json_string("drop"));
     if (opt->max_tokens == 0) {
@@ -65,6 +67,29 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
     if (loader->audio == S2S_AUDIO_MEL)
         json_object_set_new(config, "features", s2s_mel_config_json(&loader->mel_config));
     return config;
+}
+
+/* What goes on must be what was begun: of the same files, in the same way. */
+static int check_begun(const json_t *begun, const json_t *inputs, const struct pack_loader *loader,
+                       const struct pack_plan *plan, const struct pack_options *opt,
+                       struct s2s_error *err)
+{
+    json_t *config = config_json(loader, plan, opt);
+    const json_t *value, *files = json_array_get(inputs, json_array_size(inputs) - 1);
+    const char *key;
+    char hex[33];
+    size_t n = 0;
+    int rc = 0;
+    json_object_foreach(config, key, value) if (rc == 0 && strcmp(key, "seam") != 0 &&
+                                                !json_equal(value, json_object_get(begun, key)))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: was packed with another '%s'", opt->go_on, key);
+    for (; rc == 0 && s2s_source_digest(loader->source, n, hex); n++) {
+        const char *was = json_string_value(json_array_get(files, n));
+        if (!was || strcmp(was, hex) != 0)
+            rc = s2s_error_set(err, S2S_E_ARG, "%s: was packed of other inputs", opt->go_on);
+    }
+    json_decref(config);
+    return rc;
 }
 
 static json_t *duplex_header(const struct pack_loader *loader, const struct pack_plan *plan)
@@ -123,6 +148,7 @@ static int create(struct s2s_stream_writer **out, const struct pack_loader *load
         {"shar", S2S_ARGS_DROP},
         {"tar", S2S_ARGS_DROP},
         {"plan", S2S_ARGS_DROP},
+        {"continue", S2S_ARGS_DROP},
         {"tokenizer", S2S_ARGS_FILE},
         {"prompt", S2S_ARGS_FILE},
         {"encoder-frames", S2S_ARGS_FILE},
@@ -399,18 +425,24 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     struct pack_totals totals = {.n_packs = 0};
     struct packer packer = {.plan = &plan, .loader = &loader, .opt = opt, .totals = &totals};
     struct s2s_outfile *report = NULL;
+    struct pack_seam from = {.n_held = 0};
+    json_t *begun = NULL, *inputs = NULL;
     const double start_s = s2s_now_s();
     int rc = check_outputs(opt, err);
     if (rc == 0)
         rc = pack_loader_open(&loader, opt, err);
     if (rc < 0)
         return rc;
-    if (opt->report) /* where it cannot be is not found out after hours */
+    if (opt->go_on)
+        rc = pack_seam_read(&from, &begun, &inputs, opt->go_on, err);
+    if (rc == 0 && opt->report) /* where it cannot be is not found out after hours */
         rc = s2s_outfile_open(&report, opt->report, err);
     if (rc == 0 && !opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))
         rc = s2s_tool_check_stdout(err);
     if (rc == 0)
-        rc = pack_plan_make(&plan, &loader, opt, err);
+        rc = pack_plan_make(&plan, &loader, opt, &from, err);
+    if (rc == 0 && begun)
+        rc = check_begun(begun, inputs, &loader, &plan, opt, err);
     totals.plan_s = s2s_now_s() - start_s;
     if (rc == 0 && !opt->plan)
         rc = create(&packer.out, &loader, &plan, opt, err);
@@ -431,5 +463,8 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     s2s_stream_abort(packer.out);
     pack_plan_release(&plan);
     pack_loader_close(&loader);
+    pack_seam_release(&from);
+    json_decref(begun);
+    json_decref(inputs);
     return rc;
 }

@@ -79,6 +79,8 @@ struct pack_options {
     int cp_size, tp_size;
     struct s2s_layout layout;
     struct pack_duplex duplex;
+    int64_t n_packs;   /* of endless sources; 0: they end */
+    const char *go_on; /* the stream of packs before these; NULL: these are the first */
     int64_t lookahead; /* 0, or samples that are held, in the place of the algorithm */
     int64_t min_bins, bins_multiple;
     int64_t pad_id; /* -1: the tokenizer's */

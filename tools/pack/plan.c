@@ -1,6 +1,8 @@
 /* Measures all samples, and puts them into bins. */
 #include "tools/pack/plan.h"
 
+#include <stdatomic.h>
+
 #include "lib/data/data.h"
 
 enum { PLACES_A_BATCH = 32 };
@@ -22,6 +24,7 @@ void pack_plan_release(struct pack_plan *plan)
     free(plan->items);
     free(plan->members);
     free(plan->begin);
+    pack_seam_release(&plan->seam);
     *plan = (struct pack_plan){.n_items = 0};
 }
 
@@ -54,6 +57,7 @@ struct measured {
 
 struct batch {
     struct s2s_place places[PLACES_A_BATCH];
+    uint64_t numbers[PLACES_A_BATCH]; /* of them in the walk */
     size_t n_places;
     struct s2s_error *broken; /* what is wrong with a file behind them; NULL: nothing */
     struct measured *out;
@@ -65,7 +69,12 @@ struct survey {
     const struct pack_loader *loader;
     const struct pack_options *opt;
     uint32_t epoch;
-    int64_t n_places; /* of the source that were passed */
+    uint64_t n_places; /* of the source that were passed */
+    /* Of endless sources: packs are made as their samples come, until there are enough */
+    struct s2s_lookahead *ahead; /* NULL: the sources end */
+    const struct pack_seam *from;
+    int64_t n_idle;   /* samples since the last that could be packed */
+    atomic_bool done; /* by whoever takes measured samples; nothing more is read then */
     struct s2s_progress progress;
 };
 
@@ -75,17 +84,24 @@ static int next_batch(void *ctx, void **item, struct s2s_error *err)
     const struct pack_options *opt = survey->opt;
     struct batch *batch = s2s_xcalloc(1, sizeof *batch);
     int rc = 1;
-    while (rc > 0 && batch->n_places < PLACES_A_BATCH) {
+    while (rc > 0 && batch->n_places < PLACES_A_BATCH && !survey->done) {
         rc = s2s_source_next(survey->loader->source, &batch->places[batch->n_places], err);
-        /* what is another part's is not even looked at */
-        batch->n_places += rc > 0 && survey->n_places++ % opt->split_n == opt->split_idx;
+        if (rc <= 0)
+            break;
+        const uint64_t number = survey->n_places++;
+        /* what is another part's is not even looked at, nor what is in packs already */
+        batch->numbers[batch->n_places] = number;
+        batch->n_places += number % (uint64_t)opt->split_n == (uint64_t)opt->split_idx &&
+                           pack_seam_wants_any(survey->from, number);
     }
+    if (survey->done)
+        batch->n_places = 0;
     if (rc < 0 && survey->opt->bad[pack_fault_of(rc)] == PACK_SKIP) {
         batch->broken = s2s_xmalloc(sizeof *err);
         *batch->broken = *err;
     } else if (rc < 0 || batch->n_places == 0) {
         free(batch);
-        return rc;
+        return rc < 0 ? rc : 0;
     }
     *item = batch;
     return 1;
@@ -217,7 +233,7 @@ static void measure_row(struct measured *m, const struct survey *survey, struct 
 
 /* All variants of a place. */
 static void measure_place(struct batch *batch, const struct survey *survey,
-                          const struct s2s_place *place)
+                          const struct s2s_place *place, uint64_t number)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     int n_variants = 1;
@@ -226,6 +242,7 @@ static void measure_place(struct batch *batch, const struct survey *survey,
         struct measured *m = add_measured(batch);
         m->item.place = *place;
         m->item.place.variant = variant;
+        m->item.number = number;
         m->item.epoch = survey->epoch;
         int n = pack_row_load(&row, survey->loader, &m->item.place, survey->epoch, &err);
         if (n <= 0) {
@@ -244,7 +261,7 @@ static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *er
 {
     struct batch *batch = item;
     for (size_t i = 0; i < batch->n_places; i++)
-        measure_place(batch, ctx, &batch->places[i]);
+        measure_place(batch, ctx, &batch->places[i], batch->numbers[i]);
     if (batch->broken) {
         struct measured *m = add_measured(batch);
         m->what = MEASURED_BAD;
@@ -265,9 +282,82 @@ static void note_unlabelled(struct pack_plan *plan, struct measured *m)
     m->id = NULL;
 }
 
+/* Says where they all have gone. */
+static int no_sample(const struct pack_plan *plan, const struct pack_options *opt,
+                     struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    s2s_buf_printf(&text, "%lld read, %zu bad, %lld too long", (long long)plan->n_read, plan->n_bad,
+                   (long long)plan->n_too_long);
+    if (plan->n_marked > 0)
+        s2s_buf_printf(&text, ", %lld marked _skipme", (long long)plan->n_marked);
+    for (int i = PACK_KEPT + 1; i < N_PACK_FILTERED; i++)
+        if (plan->n_filtered[i] > 0)
+            s2s_buf_printf(&text, ", %lld left out by %s", (long long)plan->n_filtered[i],
+                           pack_filtered_names[i]);
+    if (opt->batching.drop_last)
+        s2s_buf_puts(&text, "; --drop-last leaves out batches that are not full");
+    int rc = s2s_error_set(err, S2S_E_FORMAT, "E_EMPTY_BATCH: there is no sample to pack (%s)",
+                           text.data);
+    s2s_buf_release(&text);
+    return rc;
+}
+
+/* Adds a pack of n items. */
+static void add_pack(struct pack_plan *plan, const uint32_t *items, size_t n)
+{
+    s2s_grow(&plan->begin, plan->n_packs + 1, &plan->cap_begin, sizeof *plan->begin);
+    plan->begin[0] = 0;
+    size_t at = plan->begin[plan->n_packs];
+    for (size_t i = 0; i < n; i++) {
+        s2s_grow(&plan->members, at, &plan->cap_members, sizeof *plan->members);
+        plan->members[at++] = items[i];
+    }
+    plan->begin[++plan->n_packs] = at;
+}
+
+/* Packs what the window is full of; behind the last pack it notes where the next run goes on. */
+static void pack_ahead(struct survey *survey, uint32_t item)
+{
+    struct pack_plan *plan = survey->plan;
+    const struct pack_item *last = &plan->items[item];
+    const uint32_t *items;
+    bool full = s2s_lookahead_add(survey->ahead, item, last->len_padded);
+    while (full && (int64_t)plan->n_packs < survey->opt->n_packs) {
+        const size_t n = s2s_lookahead_take(survey->ahead, &items);
+        add_pack(plan, items, n);
+        full = false; /* it has taken one at least */
+    }
+    if ((int64_t)plan->n_packs < survey->opt->n_packs)
+        return;
+    plan->seam.next = (struct pack_spot){last->number, last->place.variant + 1};
+    survey->done = true;
+}
+
+/* What is held is what is in no pack. */
+static void note_held(struct pack_plan *plan)
+{
+    bool *is_packed = s2s_xcalloc(plan->n_items + 1, sizeof *is_packed);
+    for (size_t i = 0; i < plan->begin[plan->n_packs]; i++)
+        is_packed[plan->members[i]] = true;
+    for (size_t i = 0; i < plan->n_items; i++)
+        if (!is_packed[i])
+            pack_seam_add(&plan->seam,
+                          (struct pack_spot){plan->items[i].number, plan->items[i].place.variant});
+    free(is_packed);
+}
+
 static int take(struct survey *survey, struct measured *m, struct s2s_error *err)
 {
     struct pack_plan *plan = survey->plan;
+    enum { MAX_IDLE = 1 << 24 };
+    const struct pack_spot spot = {m->item.number, m->item.place.variant};
+    if (survey->done)
+        return 0;
+    if (survey->ahead && survey->n_idle++ > MAX_IDLE)
+        return no_sample(plan, survey->opt, err);
+    if (survey->ahead && !pack_seam_wants(survey->from, spot))
+        return 0;
     const bool is_too_long = m->what == MEASURED_TOO_LONG, is_first = survey->epoch == 0;
     plan->n_read += is_first && m->what != MEASURED_MARKED;
     plan->n_marked += is_first && m->what == MEASURED_MARKED;
@@ -283,6 +373,9 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
             note_unlabelled(plan, m);
         s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
         plan->items[plan->n_items++] = m->item;
+        survey->n_idle = 0;
+        if (survey->ahead)
+            pack_ahead(survey, (uint32_t)plan->n_items - 1);
     } else if (m->what == MEASURED_FILTERED) {
         plan->n_filtered[m->filtered]++;
     } else if (m->what != MEASURED_MARKED) {
@@ -312,18 +405,25 @@ static int take_batch(void *ctx, void *item, struct s2s_error *err)
 
 /* Samples as long as they are in an epoch go to the end of plan->items. */
 static int survey_lengths(struct pack_plan *plan, const struct pack_loader *loader,
-                          const struct pack_options *opt, uint32_t epoch, struct s2s_error *err)
+                          const struct pack_options *opt, const struct pack_seam *from,
+                          uint32_t epoch, struct s2s_error *err)
 {
-    struct survey survey = {.plan = plan, .loader = loader, .opt = opt, .epoch = epoch};
+    struct survey survey = {
+        .plan = plan, .loader = loader, .opt = opt, .from = from, .epoch = epoch};
     const struct s2s_ordered stages = {.source = next_batch,
                                        .work = measure_batch,
                                        .sink = take_batch,
                                        .drop = drop_batch,
                                        .ctx = &survey};
+    if (opt->n_packs > 0)
+        survey.ahead = s2s_lookahead_new((size_t)opt->lookahead, plan->capacity);
     s2s_source_rewind(loader->source);
     s2s_progress_begin(&survey.progress, "measuring", "samples", 0);
     int rc = s2s_ordered_run(&stages, opt->common.jobs, err);
     s2s_progress_end(&survey.progress);
+    s2s_lookahead_free(survey.ahead);
+    if (rc == 0 && survey.ahead && !survey.done) /* sources that have no sample at all end */
+        rc = no_sample(plan, opt, err);
     if (epoch == 0)
         plan->n_marked += loader->source->n_marked;
     if (rc == 0 && plan->n_items > UINT32_MAX / 2)
@@ -413,27 +513,6 @@ static int batches_of(struct s2s_bins *bins, struct pack_plan *plan,
     return rc;
 }
 
-/* Says where they all have gone. */
-static int no_sample(const struct pack_plan *plan, const struct pack_options *opt,
-                     struct s2s_error *err)
-{
-    struct s2s_buf text = S2S_BUF_INIT;
-    s2s_buf_printf(&text, "%lld read, %zu bad, %lld too long", (long long)plan->n_read, plan->n_bad,
-                   (long long)plan->n_too_long);
-    if (plan->n_marked > 0)
-        s2s_buf_printf(&text, ", %lld marked _skipme", (long long)plan->n_marked);
-    for (int i = PACK_KEPT + 1; i < N_PACK_FILTERED; i++)
-        if (plan->n_filtered[i] > 0)
-            s2s_buf_printf(&text, ", %lld left out by %s", (long long)plan->n_filtered[i],
-                           pack_filtered_names[i]);
-    if (opt->batching.drop_last)
-        s2s_buf_puts(&text, "; --drop-last leaves out batches that are not full");
-    int rc = s2s_error_set(err, S2S_E_FORMAT, "E_EMPTY_BATCH: there is no sample to pack (%s)",
-                           text.data);
-    s2s_buf_release(&text);
-    return rc;
-}
-
 static int add_epoch(struct pack_plan *plan, size_t first, const struct pack_loader *loader,
                      const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
 {
@@ -498,17 +577,42 @@ static int set_capacity(struct pack_plan *plan, const struct pack_loader *loader
     return 0;
 }
 
+/* Samples that are held are no part of what is planned. */
+static int plan_endless(struct pack_plan *plan, const struct pack_loader *loader,
+                        const struct pack_options *opt, const struct pack_seam *from,
+                        struct s2s_error *err)
+{
+    int64_t slots = 0;
+    if (plan->capacity > S2S_LOOKAHEAD_MAX_CAPACITY)
+        return s2s_error_set(err, S2S_E_ARG, "--lookahead takes packs of up to %d slots",
+                             S2S_LOOKAHEAD_MAX_CAPACITY);
+    int rc = survey_lengths(plan, loader, opt, from, 0, err);
+    if (rc < 0)
+        return rc;
+    note_held(plan);
+    for (size_t i = 0; i < plan->begin[plan->n_packs]; i++) {
+        const struct pack_item *item = &plan->items[plan->members[i]];
+        slots += item->len_padded;
+        plan->exact16 = plan->exact16 && item->exact16;
+    }
+    plan->n_bound = (slots + plan->capacity - 1) / plan->capacity;
+    return 0;
+}
+
 int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
-                   const struct pack_options *opt, struct s2s_error *err)
+                   const struct pack_options *opt, const struct pack_seam *from,
+                   struct s2s_error *err)
 {
     *plan = (struct pack_plan){.exact16 = true};
     size_t first = 0; /* of the samples of an epoch */
     int rc = set_capacity(plan, loader, opt, err);
-    for (int64_t epoch = 0; rc == 0 && epoch < opt->epochs; epoch++) {
+    if (rc == 0 && opt->n_packs > 0)
+        rc = plan_endless(plan, loader, opt, from, err);
+    for (int64_t epoch = 0; rc == 0 && opt->n_packs == 0 && epoch < opt->epochs; epoch++) {
         /* what is drawn for an epoch makes samples of their own */
         const bool anew = epoch == 0 || s2s_audio_perturbs(&loader->perturb);
         first = anew ? plan->n_items : first;
-        rc = anew ? survey_lengths(plan, loader, opt, (uint32_t)epoch, err) : 0;
+        rc = anew ? survey_lengths(plan, loader, opt, from, (uint32_t)epoch, err) : 0;
         if (rc == 0)
             rc = add_epoch(plan, first, loader, opt, epoch, err);
     }

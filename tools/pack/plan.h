@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "tools/pack/row.h"
+#include "tools/pack/seam.h"
 
 /* A sample that is left out, and why. */
 struct pack_bad {
@@ -16,9 +17,9 @@ struct pack_bad {
 struct pack_plan {
     struct pack_item *items; /* samples in input order */
     size_t n_items, cap_items;
-    uint32_t *members; /* indices of items, pack after pack */
-    size_t *begin;     /* [n_packs + 1] */
-    size_t n_packs;
+    uint32_t *members;                      /* indices of items, pack after pack */
+    size_t *begin;                          /* [n_packs + 1] */
+    size_t n_packs, cap_members, cap_begin; /* capacities: with --packs */
     int64_t n_bound;      /* packs that no way of packing falls below; 0 with --batch-size */
     int64_t capacity;     /* of a pack, 0 with --batch-size */
     int64_t bin_multiple; /* lengths are rounded up to it to choose packs */
@@ -30,12 +31,15 @@ struct pack_plan {
     int64_t n_filtered[N_PACK_FILTERED];
     int64_t n_truncated, n_too_long;
     struct s2s_duplex_counts turns;
+    struct pack_seam seam;       /* behind the packs, with --packs */
     int64_t n_shorter, n_longer; /* files, than the manifest says */
     bool exact16;                /* of all samples in packs */
 };
 
+/* from: where the packs before these end, with --packs. */
 int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
-                   const struct pack_options *opt, struct s2s_error *err);
+                   const struct pack_options *opt, const struct pack_seam *from,
+                   struct s2s_error *err);
 void pack_plan_release(struct pack_plan *plan);
 
 /* Notes a bad sample (--bad skip); err is its reason. */

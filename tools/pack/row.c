@@ -152,16 +152,17 @@ static int open_source(struct pack_loader *loader, const struct pack_options *op
     how->shuffle = opt->shuffle_shards;
     how->seed = (uint64_t)opt->common.seed;
     how->skip_missing = opt->skip_missing;
-    blend.n_samples = opt->n_samples;
+    const int64_t n_samples = opt->n_packs > 0 ? INT64_MAX : opt->n_samples;
+    blend.n_samples = n_samples;
     blend.run_pipes = opt->run_pipes;
     if (opt->kind == PACK_INPUT_CFG)
         return s2s_source_open_input_cfg(&loader->source, opt->inputs[0], &blend, err);
     int rc = open_files(loader, opt, how, err);
-    if (rc < 0 || opt->n_samples == 0)
+    if (rc < 0 || n_samples == 0)
         return rc;
     struct s2s_blend_node *root = s2s_blend_leaf(loader->source);
     root->repeat = true;
-    loader->source = s2s_source_open_blend(root, opt->n_samples, NULL, 0);
+    loader->source = s2s_source_open_blend(root, n_samples, NULL, 0);
     return 0;
 }
 

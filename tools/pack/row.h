@@ -40,6 +40,7 @@ void pack_loader_close(struct pack_loader *loader);
 /* Where a sample comes from and what the plan found of it. */
 struct pack_item {
     struct s2s_place place;
+    uint64_t number;         /* of the place in its walk, from 0 */
     uint32_t epoch;          /* that its perturbation is drawn for */
     int32_t len, len_padded; /* slots, truncated if so */
     int32_t n_ids;           /* in which a clip is one */

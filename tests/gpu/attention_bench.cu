@@ -250,8 +250,6 @@ static void narrow_heads(void)
     FORWARD(false, 64, 4, 2, 128, 2);
     FORWARD(false, 64, 4, 2, 32, 3);
     FORWARD(false, 64, 4, 1, 64, 4);
-    FORWARD(false, 64, 8, 1, 64, 2);
-    FORWARD(false, 64, 8, 2, 64, 1);
     prepare_backward();
     QUERIES(true, 64, 4, 2, 64, 32, 3);
     QUERIES(false, 64, 4, 2, 64, 32, 2);
@@ -272,14 +270,11 @@ static void wide_heads(void)
     FORWARD(false, 128, 4, 2, 32, 2);
     FORWARD(false, 128, 4, 2, 48, 2);
     FORWARD(false, 128, 4, 1, 64, 3);
-    FORWARD(false, 128, 8, 1, 64, 2);
-    FORWARD(false, 128, 8, 2, 64, 1);
     prepare_backward();
     QUERIES(true, 128, 4, 2, 32, 32, 2);
     QUERIES(false, 128, 4, 2, 32, 16, 2);
     QUERIES(false, 128, 4, 1, 64, 64, 2);
     QUERIES(false, 128, 4, 1, 64, 32, 2);
-    QUERIES(false, 128, 8, 1, 32, 32, 1);
     KEYS(true, 128, 4, 1, 64, 64, true);
     KEYS(false, 128, 4, 1, 64, 32, true);
     KEYS(false, 128, 4, 1, 32, 32, true);

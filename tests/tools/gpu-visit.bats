@@ -9,6 +9,10 @@ load common
     [ "$(grep -c ' ms ' <<<"$output")" -ge 80 ]
 }
 
+@test "the bench of tiles of attention has none that are too large" {
+    exits 0 g++ -std=c++17 -D_GNU_SOURCE -I"$ROOT" -O0 -fsyntax-only -Wno-unknown-pragmas -x c++ "$ROOT/tests/gpu/attention_bench.cu"
+}
+
 gradients() {
     S2S_TEST_TABLES=emu "$ROOT/tests/gpu/gradients.sh" "$@"
 }

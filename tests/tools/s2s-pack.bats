@@ -467,6 +467,8 @@ PY
     echo '{"subsampling_factor": 2, "num_mel_bins": 40}' >encoder.json
     [ "$(frames --encoder-frames encoder.json)" = "0 audio_frames 50 25 115" ]
     [ "$(tar xOf out.s2s header.json | jq -c '[.config.features.n_mels, .schema.audio_mel.shape[1]]')" = "[40,40]" ]
+    echo '{"subsampling_factor": 8, "causal_downsampling": true}' >causal.json
+    [ "$(frames --encoder-frames causal.json)" = "0 audio_frames 14 8 30" ]
     mkdir encoder
     mv encoder.json encoder/config.json
     echo '{"feature_size": 64, "hop_length": 200, "win_length": 400, "sampling_rate": 16000}' >encoder/preprocessor_config.json

@@ -163,8 +163,13 @@ LINES
 
 @test "tp: sound goes through an encoder that is cut, too" {
     speech
+    # as streaming encoders are; what each step attends to is drawn
+    jq '. + {causal_downsampling: true, conv_context_size: "causal", att_context_style: "chunked_limited", att_context_size: [[4, 1], [3, 0], [8, 3]]}' \
+        enc.json >stream.json
+    s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio mel --tokens 80 --encoder-frames stream.json -o stream.s2s
     equal <<'LINES'
-mesh.tp=2 | s.yaml
+mesh.tp=2 mesh.sequence_parallel=true train.recompute=full | s.yaml model.encoder.config=stream.json data.train=[stream.s2s] train.packs_per_step=4 train.packs_per_microbatch=2
+mesh.dp=2 | s.yaml model.encoder.config=stream.json data.train=[stream.s2s] train.packs_per_step=4 train.packs_per_microbatch=2
 mesh.tp=2 mesh.sequence_parallel=true | s.yaml model.encoder.batch_norm=batch train.packs_per_microbatch=2
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | s.yaml model.llm.freeze=true train.recompute=true
 LINES

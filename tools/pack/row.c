@@ -42,6 +42,7 @@ static int read_encoder(struct pack_loader *loader, const char *path, struct s2s
         goto out;
     }
     loader->factor = (int)json_integer_value(factor);
+    loader->causal = json_is_true(json_object_get(from, "causal_downsampling"));
     if (json_is_integer(n_mels) && json_integer_value(n_mels) >= 1 &&
         json_integer_value(n_mels) <= 1024)
         loader->mel_config.n_mels = (int)json_integer_value(n_mels);
@@ -327,6 +328,17 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
     return rc < 0 ? s2s_error_add(err, rc, "%s", name_of(s)) : 0;
 }
 
+/* ceil(v / factor): what the stages of stride 2 make of v mel frames, also of v = 0; causal ones
+ * one more of an even number. */
+static int64_t frames_of(const struct pack_loader *loader, int64_t v)
+{
+    if (!loader->causal)
+        return (v + loader->factor - 1) / loader->factor;
+    for (int stage = loader->factor; stage > 1 && v > 0; stage /= 2)
+        v = v / 2 + 1;
+    return v;
+}
+
 /* All n clips of a sample are changed in the same way. */
 static int measure_clips(struct pack_row *row, const struct pack_loader *loader, size_t n,
                          uint32_t epoch, struct s2s_error *err)
@@ -357,8 +369,7 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     row->thd.clips = row->frames;
     for (size_t k = 0; k < row->n_clips; k++) {
         struct pack_clip *clip = &row->clips[k];
-        /* ceil(v / factor): what the stages of stride 2 make of v, also of v = 0 */
-        int64_t frames = (clip->n_samples / loader->hop + loader->factor - 1) / loader->factor;
+        const int64_t frames = frames_of(loader, clip->n_samples / loader->hop);
         if (frames > INT32_MAX)
             return s2s_error_set(err, S2S_E_RANGE, "%s: too long", name_of(clip->sound));
         row->frames[k] =

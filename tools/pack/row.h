@@ -31,6 +31,7 @@ struct pack_loader {
     struct s2s_audio_perturb perturb;
     uint64_t seed;
     int hop, factor; /* samples a mel frame, mel frames an encoder frame */
+    bool causal;     /* each stage of the encoder makes n / 2 + 1 of n */
 };
 
 int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,

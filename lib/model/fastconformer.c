@@ -25,6 +25,7 @@ struct config {
     int64_t n_layers, n_mels, channels, factor;
     int n_stages;
     bool scale_input;
+    bool full;               /* convolutions of subsampling in which all channels see all */
     bool stacks, stack_norm; /* frames side by side, in the place of convolutions; each normed */
     double input_dropout, positions_dropout; /* of what goes into the layers, of their positions */
     bool causal;                             /* subsampling sees nothing of what follows */
@@ -96,7 +97,8 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
 {
     enum { BIG = 1 << 24 };
     static const char *const norms[] = {"batch_norm", "layer_norm", NULL};
-    static const char *const ways[] = {"dw_striding", "stacking", "stacking_norm", NULL};
+    static const char *const ways[] = {"dw_striding", "stacking", "stacking_norm", "striding",
+                                       NULL};
     const struct model_keys known = {keys, sizeof keys / sizeof *keys, 1, "parakeet_encoder"};
     struct s2s_nn_conformer_options *b = &c->block;
     int norm, way, rc;
@@ -105,7 +107,8 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
         (rc = s2s_conf_get_choice_or(&way, conf, "subsampling", ways, 0, err)) < 0)
         return rc;
     b->layer_norm = norm == 1;
-    c->stacks = way > 0;
+    c->stacks = way == 1 || way == 2;
+    c->full = way == 3;
     c->stack_norm = way == 2;
     if ((rc = s2s_conf_get_i64(&b->width, conf, "hidden_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&b->inner, conf, "intermediate_size", 1, BIG, err)) < 0 ||
@@ -128,7 +131,7 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
 
 /* ---- what frames see of their clip: NeMo's keys and meanings ---- */
 
-enum attention { REL_POS, LOCAL };
+enum attention { REL_POS, LOCAL, ABSOLUTE };
 
 /* [left, right], frames on each side; -1: all of them. */
 static int read_context(struct s2s_reach *reach, const struct s2s_conf *pair, bool in_chunks,
@@ -185,7 +188,7 @@ static int read_probabilities(struct config *c, const struct s2s_conf *conf, str
 static int read_contexts(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     static const char *const styles[] = {"regular", "chunked_limited", NULL};
-    static const char *const models[] = {"rel_pos", "rel_pos_local_attn", NULL};
+    static const char *const models[] = {"rel_pos", "rel_pos_local_attn", "abs_pos", NULL};
     const struct s2s_conf *list;
     int style, model, rc;
     if ((rc = s2s_conf_get_choice_or(&style, conf, "att_context_style", styles, 0, err)) < 0 ||
@@ -198,8 +201,9 @@ static int read_contexts(struct config *c, const struct s2s_conf *conf, struct s
     c->contexts = s2s_xcalloc((size_t)c->n_contexts + 1, sizeof *c->contexts);
     for (int64_t i = 0; i < c->n_contexts; i++)
         if ((rc = read_context(&c->contexts[i].reach, several ? list->items[i] : list,
-                               style == 1 && model == REL_POS, err)) < 0)
+                               style == 1 && model != LOCAL, err)) < 0)
             return rc;
+    c->block.absolute = model == ABSOLUTE;
     const struct s2s_reach *one = &c->contexts[0].reach;
     /* where the sides differ NeMo's class gives keys the positions of others */
     if (model == LOCAL && (c->n_contexts != 1 || one->before != one->after || one->before < 1 ||
@@ -272,7 +276,7 @@ static int check_assumed(const struct config *c, const struct s2s_conf *conf, st
     }
     if ((rc = s2s_conf_get_bool_or(&untied, conf, "untie_biases", true, err)) < 0)
         return rc;
-    if (!untied)
+    if (!untied && !c->block.absolute)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "untie_biases"),
                               "expected true: layers do not share bias_u and bias_v");
     return s2s_conf_get_choice_or(&act, conf, "hidden_act", acts, 0, err);
@@ -281,8 +285,8 @@ static int check_assumed(const struct config *c, const struct s2s_conf *conf, st
 static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     int rc = read_sizes(c, conf, err);
-    if (rc < 0 || (rc = check_assumed(c, conf, err)) < 0 ||
-        (rc = read_contexts(c, conf, err)) < 0 || (rc = read_shift(c, conf, err)) < 0)
+    if (rc < 0 || (rc = read_contexts(c, conf, err)) < 0 ||
+        (rc = check_assumed(c, conf, err)) < 0 || (rc = read_shift(c, conf, err)) < 0)
         return rc;
     while (!c->stacks && (1 << c->n_stages) < c->factor)
         c->n_stages++;
@@ -384,8 +388,13 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
         s2s_nn_stacking_init(&m->subsampling, &ctx, c->factor, c->n_mels, c->block.width,
                              c->stack_norm);
     else
-        s2s_nn_subsampling_init(&m->subsampling, &ctx, c->n_stages, c->causal, c->n_mels,
-                                c->channels, c->block.width);
+        s2s_nn_subsampling_init(&m->subsampling, &ctx,
+                                &(struct s2s_nn_subsampling){.n_stages = c->n_stages,
+                                                             .causal = c->causal,
+                                                             .full = c->full,
+                                                             .n_mels = c->n_mels,
+                                                             .channels = c->channels},
+                                c->block.width);
     m->on_input = s2s_nn_dropout_at(&ctx, "dropout", c->input_dropout);
     m->on_positions = s2s_nn_dropout_at(&ctx, "positions", c->positions_dropout);
     free(place);
@@ -464,6 +473,38 @@ static struct s2s_reach reach_of(const struct s2s_model *model, const struct s2s
     return c->contexts[i].reach;
 }
 
+/* What layers that see no positions take in their place. */
+static void add_nothing(const struct s2s_model *model, struct s2s_tape *tape,
+                        struct s2s_nn_clips *clips)
+{
+    const struct s2s_nn_conformer_options *b =
+        &((const struct fastconformer *)model->impl)->config.block;
+    const int64_t n = clips->seqs.max_seqlen > 0 ? 2 * clips->seqs.max_seqlen - 1 : 0;
+    const int64_t heads = b->n_heads / s2s_group_size(model->par->tp), dim = b->width / b->n_heads;
+    float *zeros = s2s_xcalloc((size_t)((n + 1) * heads * dim), sizeof *zeros);
+    clips->no_positions = s2s_tape_upload_floats(tape, 2, (int64_t[]){n, heads * dim}, zeros);
+    clips->no_bias = s2s_tape_upload(tape, S2S_F32, 2, (int64_t[]){heads, dim}, zeros);
+    free(zeros);
+}
+
+/* Adds the sines and cosines of each frame's place in its clip. */
+static struct s2s_tensor *add_places(struct s2s_tape *tape, const struct s2s_nn_clips *clips,
+                                     const struct s2s_model *model, const struct s2s_media *mel,
+                                     struct s2s_tensor *x)
+{
+    const int64_t n = s2s_tensor_rows(x);
+    int32_t *rows = s2s_xmalloc((size_t)(n + 1) * sizeof *rows);
+    int64_t at = 0;
+    for (int64_t k = 0; k < mel->n; k++) {
+        const int64_t len = fastconformer_frames(model, mel->cu[k + 1] - mel->cu[k]);
+        for (int64_t i = 0; i < len; i++) /* the row of i - 0 */
+            rows[at++] = (int32_t)(clips->seqs.max_seqlen - 1 - i);
+    }
+    struct s2s_tensor *idx = s2s_tape_upload_i32(tape, rows, n);
+    free(rows);
+    return s2s_op_add(tape, x, s2s_op_gather_rows(tape, clips->positions, idx));
+}
+
 static void *fastconformer_prepare(const struct s2s_model *model, const struct s2s_pass *pass)
 {
     const struct fastconformer *m = model->impl;
@@ -477,6 +518,8 @@ static void *fastconformer_prepare(const struct s2s_model *model, const struct s
     clips->tp = (struct s2s_nn_tp){.group = model->par->tp};
     clips->seqs = s2s_op_seqs(tape, cu, mel.n);
     clips->reach = reach_of(model, pass);
+    if (m->config.block.absolute)
+        add_nothing(model, tape, clips);
     clips->positions = s2s_op_relpos_table(tape, clips->seqs.max_seqlen, m->config.block.width);
     /* statistics of a batch are for training: a frozen encoder keeps its own; and nothing has none
      */
@@ -509,6 +552,8 @@ static void run_subsampling(struct s2s_tape *tape, const struct s2s_block_ctx *c
         shared->trace->subsampling = out[0];
     if (m->config.scale_input)
         out[0] = s2s_op_scale(tape, sqrtf((float)m->config.block.width), out[0]);
+    if (m->config.block.absolute)
+        out[0] = add_places(tape, &shared->clips, model, &clips, out[0]);
     out[0] = s2s_nn_drop(tape, &m->on_input, &shared->clips.tp, out[0]);
 }
 

@@ -58,28 +58,29 @@ static struct s2s_tensor *pointwise_leave(struct s2s_tape *tape, struct s2s_tens
 /* ---- subsampling ---- */
 
 void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
-                             int n_stages, bool causal, int64_t n_mels, int64_t channels,
-                             int64_t width)
+                             const struct s2s_nn_subsampling *how, int64_t width)
 {
-    *layer = (struct s2s_nn_subsampling){
-        .n_stages = n_stages, .causal = causal, .n_mels = n_mels, .channels = channels};
+    const int64_t channels = how->channels;
+    *layer = *how;
     int idx = 0; /* as numbered by torch's list, activations counted */
     char name[32];
-    int64_t n_rows = n_mels;
-    for (int i = 0; i < n_stages; i++) {
+    int64_t n_rows = how->n_mels;
+    for (int i = 0; i < how->n_stages; i++) {
+        const bool full = how->full && i > 0;
         snprintf(name, sizeof name, "layers.%d", idx);
         add_weight(&layer->conv_w[i], &layer->conv_b[i], ctx, name,
-                   (struct s2s_param_spec){
-                       .n_dims = 4, .shape = {channels, 1, 3, 3}, .flags = S2S_PARAM_F32},
+                   (struct s2s_param_spec){.n_dims = 4,
+                                           .shape = {channels, full ? channels : 1, 3, 3},
+                                           .flags = full ? 0 : S2S_PARAM_F32},
                    true, S2S_NN_WHOLE);
-        if (i > 0) {
+        if (i > 0 && !full) {
             snprintf(name, sizeof name, "layers.%d", ++idx);
             add_weight(&layer->point_w[i], &layer->point_b[i], ctx, name,
                        (struct s2s_param_spec){.n_dims = 4, .shape = {channels, channels, 1, 1}},
                        true, S2S_NN_WHOLE);
         }
         idx += 2;
-        n_rows = s2s_conv2d_half(n_rows, causal);
+        n_rows = s2s_conv2d_half(n_rows, how->causal);
     }
     s2s_nn_linear_init(&layer->linear, ctx, "linear", width, channels * n_rows, true, S2S_NN_WHOLE);
 }
@@ -137,6 +138,25 @@ static struct s2s_seqs stage_seqs(struct s2s_tape *tape, const struct s2s_nn_sub
     return s2s_op_seqs(tape, cu, n_clips);
 }
 
+/* A convolution in which all channels see all, and ReLU. */
+static struct s2s_tensor *convolve_all(struct s2s_tape *tape,
+                                       const struct s2s_nn_subsampling *layer, int i,
+                                       struct s2s_tensor *x, const int32_t *cu_in,
+                                       const int32_t *cu_out, int64_t n_clips)
+{
+    enum { TAPS = 9 };
+    const int64_t channels = layer->channels, half = s2s_conv2d_half(x->shape[1], layer->causal);
+    x = s2s_op_windows(tape, x, cu_in, cu_out, n_clips, layer->causal);
+    /* the file's weights are channel by channel */
+    x = s2s_tape_view(tape, x, 3, (int64_t[]){s2s_tensor_rows(x), TAPS, channels});
+    x = s2s_op_transpose(tape, x);
+    struct s2s_tensor *w =
+        s2s_tape_view(tape, layer->conv_w[i]->tensor, 2, (int64_t[]){channels, TAPS * channels});
+    x = s2s_op_linear(tape, x, w, layer->conv_b[i]->tensor);
+    x = s2s_op_glu(tape, x, NULL, S2S_ACT_RELU);
+    return s2s_tape_view(tape, x, 3, (int64_t[]){cu_out[n_clips], half, channels});
+}
+
 struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
                                       struct s2s_tensor *mel, const int64_t *cu_mel,
                                       int64_t n_clips)
@@ -144,10 +164,16 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
     if (layer->stacked > 0)
         return stack(tape, layer, mel, cu_mel, n_clips);
     int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
+    int32_t *cu_in = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu_in);
     struct s2s_seqs in = stage_seqs(tape, layer, cu_mel, n_clips, 0, cu);
     struct s2s_tensor *x = mel;
     for (int i = 0; i < layer->n_stages; i++) {
+        memcpy(cu_in, cu, (size_t)(n_clips + 1) * sizeof *cu);
         struct s2s_seqs out = stage_seqs(tape, layer, cu_mel, n_clips, i + 1, cu);
+        if (i > 0 && layer->full) {
+            x = convolve_all(tape, layer, i, x, cu_in, cu, n_clips);
+            continue;
+        }
         x = s2s_op_conv2d(tape, x, value_of(layer->conv_w[i]), value_of(layer->conv_b[i]), &in,
                           &out, i == 0, layer->causal);
         in = out;
@@ -171,8 +197,8 @@ static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ct
     struct s2s_param_spec bias = {
         .n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}, .flags = S2S_PARAM_F32};
     bias = s2s_nn_cut_along(bias, ctx, 0);
-    layer->u = s2s_nn_add(ctx, "self_attn", "bias_u", bias);
-    layer->v = s2s_nn_add(ctx, "self_attn", "bias_v", bias);
+    layer->u = o->absolute ? NULL : s2s_nn_add(ctx, "self_attn", "bias_u", bias);
+    layer->v = o->absolute ? NULL : s2s_nn_add(ctx, "self_attn", "bias_v", bias);
     s2s_nn_linear_init(&layer->q, ctx, "self_attn.q_proj", o->width, o->width, o->attention_bias,
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->k, ctx, "self_attn.k_proj", o->width, o->width, o->attention_bias,
@@ -181,8 +207,9 @@ static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ct
                        o->attention_bias, S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->o, ctx, "self_attn.o_proj", o->width, o->width, o->attention_bias,
                        S2S_NN_ROW);
-    s2s_nn_linear_init(&layer->relative_k, ctx, "self_attn.relative_k_proj", o->width, o->width,
-                       false, S2S_NN_COLUMN);
+    if (!o->absolute)
+        s2s_nn_linear_init(&layer->relative_k, ctx, "self_attn.relative_k_proj", o->width, o->width,
+                           false, S2S_NN_COLUMN);
 }
 
 /* From the gate over the two halves on each channel is by itself: the first product is cut by
@@ -289,15 +316,16 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conf
         .q = s2s_nn_linear(tape, &layer->q, inside),
         .k = s2s_nn_linear(tape, &layer->k, inside),
         .value = s2s_nn_linear(tape, &layer->value, inside),
-        .p = s2s_nn_linear(tape, &layer->relative_k, clips->positions),
-        .u = layer->u->tensor,
-        .v = layer->v->tensor,
+        .p = layer->u ? s2s_nn_linear(tape, &layer->relative_k, clips->positions)
+                      : clips->no_positions,
+        .u = layer->u ? layer->u->tensor : clips->no_bias,
+        .v = layer->v ? layer->v->tensor : clips->no_bias,
         .dropout = {.rate = layer->probabilities.rate,
                     .site = layer->probabilities.site,
-                    .rows = clips->tp.inside,
-                    .first = s2s_group_rank(clips->tp.group) * s2s_tensor_rows(layer->u->tensor)},
+                    .rows = clips->tp.inside},
         .reach = clips->reach,
     };
+    in.dropout.first = s2s_group_rank(clips->tp.group) * s2s_tensor_rows(in.u);
     s2s_tape_discard(tape, x);
     x = s2s_op_relattention(tape, &in, &clips->seqs);
     return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);

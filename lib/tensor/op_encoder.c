@@ -1,7 +1,9 @@
 /* What speech encoders are made of, over packed clips. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/tensor/running.h"
 #include "lib/tensor/tensor_internal.h"
 
@@ -77,6 +79,72 @@ struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, st
     y->kept = relu;
     if (s2s_tape_needs(tape, 3, ins))
         s2s_tape_push(tape, "conv2d", conv2d_backward, 3, ins, 1, &y)->saved = args;
+    return y;
+}
+
+enum { TAPS = 9, WINDOWS = 4 }; /* of a window; that a pixel may stand in */
+
+/* node: in x, pixels of windows, places in windows of pixels [rows of x, WINDOWS] */
+static void windows_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    bool accumulate;
+    const struct s2s_tensor *x = node->in[0], *dy = s2s_tape_out_grad(node->out[0]);
+    struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[0], &accumulate);
+    const int64_t channels = s2s_tensor_cols(x);
+    tensor_k(tape)->rows_sum(tensor_queue(tape),
+                             &(struct s2s_k_rows_sum){.dst = s2s_tensor_mat(dx),
+                                                      .src = {dy->data, channels, dy->dtype},
+                                                      .idx = node->in[2]->data,
+                                                      .n = s2s_tensor_rows(x),
+                                                      .n_sources = WINDOWS,
+                                                      .cols = channels,
+                                                      .accumulate = accumulate});
+}
+
+/* Both directions of the windows of one clip; window after window from `at` on. */
+static void find_windows(int32_t *pixels, int32_t *places, const int32_t *in, const int32_t *out,
+                         int64_t width, bool causal)
+{
+    const int64_t half = s2s_conv2d_half(width, causal), pad = causal ? 2 : 1;
+    for (int64_t i = out[0] * half * TAPS; i < out[1] * half * TAPS; i++) {
+        const int64_t window = i / TAPS, k = i % TAPS;
+        const int64_t row = 2 * (window / half - out[0]) - pad + k / 3 + in[0];
+        const int64_t col = 2 * (window % half) - pad + k % 3;
+        pixels[i] = -1;
+        if (row < in[0] || row >= in[1] || col < 0 || col >= width)
+            continue;
+        int32_t *place = places + (row * width + col) * WINDOWS;
+        pixels[i] = (int32_t)(row * width + col);
+        while (*place >= 0)
+            place++;
+        *place = (int32_t)i;
+    }
+}
+
+struct s2s_tensor *s2s_op_windows(struct s2s_tape *tape, struct s2s_tensor *x, const int32_t *cu_in,
+                                  const int32_t *cu_out, int64_t n_clips, bool causal)
+{
+    const int64_t width = x->shape[1], channels = x->shape[2];
+    const int64_t n = cu_out[n_clips] * s2s_conv2d_half(width, causal), n_in = x->shape[0] * width;
+    int32_t *pixels = s2s_xmalloc((size_t)(n * TAPS + 1) * sizeof *pixels);
+    int32_t *places = s2s_xmalloc((size_t)(n_in * WINDOWS + 1) * sizeof *places);
+    for (int64_t i = 0; i < n_in * WINDOWS; i++)
+        places[i] = -1;
+    for (int64_t k = 0; k < n_clips; k++)
+        find_windows(pixels, places, cu_in + k, cu_out + k, width, causal);
+    struct s2s_tensor *y = s2s_tape_matrix(tape, n, TAPS * channels);
+    struct s2s_tensor *ins[] = {x, s2s_tape_upload_i32(tape, pixels, n * TAPS),
+                                s2s_tape_upload_i32(tape, places, n_in * WINDOWS)};
+    free(pixels);
+    free(places);
+    tensor_k(tape)->gather_rows(tensor_queue(tape),
+                                &(struct s2s_k_rows){.dst = {y->data, channels, y->dtype},
+                                                     .src = s2s_tensor_mat(x),
+                                                     .idx = ins[1]->data,
+                                                     .n = n * TAPS,
+                                                     .cols = channels});
+    if (s2s_tape_needs(tape, 3, ins))
+        s2s_tape_push(tape, "windows", windows_backward, 3, ins, 1, &y);
     return y;
 }
 

@@ -225,6 +225,10 @@ struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, st
 struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b, const struct s2s_seqs *in,
                                  const struct s2s_seqs *out, bool relu, bool causal);
+/* The windows of the same convolution: y [n' half, 9 C], window after window, tap after tap, of x
+ * [n, width, C]. Bounds of the clips in x and in y are in host memory, [n_clips + 1]. */
+struct s2s_tensor *s2s_op_windows(struct s2s_tape *tape, struct s2s_tensor *x, const int32_t *cu_in,
+                                  const int32_t *cu_out, int64_t n_clips, bool causal);
 /* Depthwise convolution over the rows of each sequence, zeros around; x [T, C], w [C, 1, width]
  * with width odd, b [C] or NULL. Row t sees as many rows before it as behind it, and `shift` more
  * before it (as many fewer behind it). */

@@ -161,7 +161,7 @@ LINES
         says "$text"
     done <<'LINES'
 {untie_biases: false}|untie_biases: expected true
-{self_attention_model: "abs_pos"}|self_attention_model: expected one of rel_pos, rel_pos_local_attn
+{self_attention_model: "rope"}|self_attention_model: expected one of rel_pos, rel_pos_local_attn, abs_pos
 {att_context_size: [6, 3], att_context_style: "chunked_limited"}|att_context_size: 6 frames before are no whole number of chunks of 4
 {att_context_size: [6, 3, 2]}|att_context_size: expected [left, right]
 {att_context_size: [[6, 3], [4]]}|att_context_size[1]: expected [left, right]

@@ -94,19 +94,26 @@ def normed(w, name, x):
     return (x - mean) / torch.sqrt(var + 1e-5) * w[name + ".weight"] + w[name + ".bias"]
 
 
+def sinusoids(r, width):
+    """sin(r w_0), cos(r w_0), sin(r w_1).. of each number."""
+    angle = r[..., None] * torch.exp(-math.log(10000.0) * torch.arange(0, width, 2, dtype=r.dtype) / width)
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+
+
 def attention(a, w, at, x, valid):
-    """S_ij = ((q_i + u) k_j + (q_i + v) p_(i-j)) / sqrt(d) over the valid keys of a clip, x [B, T, D]; a["sees"](T): over those where it is true."""
+    """S_ij = ((q_i + u) k_j + (q_i + v) p_(i-j)) / sqrt(d) over the valid keys of a clip, x [B, T, D]; a["sees"](T): over those where it is true.
+    Without biases u and v the positions are not looked at."""
     n, t, heads = x.shape[0], x.shape[1], a["n_heads"]
     d = x.shape[2] // heads
     split = lambda y: y.reshape(n, t, heads, d).transpose(1, 2)
     q, k, v = (split(affine(w, at + m + "_proj", x)) for m in "qkv")
-    r = torch.arange(t, dtype=x.dtype)
-    r = r[:, None] - r[None, :]
-    angle = r[:, :, None] * torch.exp(-math.log(10000.0) * torch.arange(0, x.shape[2], 2, dtype=x.dtype) / x.shape[2])
-    table = torch.stack([angle.sin(), angle.cos()], -1).reshape(t, t, x.shape[2])
-    p = affine(w, at + "relative_k_proj", table).reshape(t, t, heads, d)
-    s = torch.einsum("bhid,bhjd->bhij", q + w[at + "bias_u"][:, None], k)
-    s = s + torch.einsum("bhid,ijhd->bhij", q + w[at + "bias_v"][:, None], p)
+    if at + "bias_u" in w:
+        r = torch.arange(t, dtype=x.dtype)
+        p = affine(w, at + "relative_k_proj", sinusoids(r[:, None] - r[None, :], x.shape[2])).reshape(t, t, heads, d)
+        s = torch.einsum("bhid,bhjd->bhij", q + w[at + "bias_u"][:, None], k)
+        s = s + torch.einsum("bhid,ijhd->bhij", q + w[at + "bias_v"][:, None], p)
+    else:
+        s = torch.einsum("bhid,bhjd->bhij", q, k)
     s = (s / math.sqrt(d)).masked_fill(~valid[:, None, None, :], float("-inf"))
     if "sees" in a:
         s = s.masked_fill(~a["sees"](t), float("-inf"))

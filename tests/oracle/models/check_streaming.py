@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""FastConformer encoders that see a part of their clip, in attention, convolutions and subsampling: outputs, loss and every gradient in fp64.
+"""FastConformer encoders that see a part of their clip, in attention, convolutions and subsampling, and other variants of NeMo's: outputs, loss and
+every gradient in fp64.
 
 check_streaming.py    Exit 77 without torch, transformers.
 
 STREAMING is beside transformers' NemotronAsrStreamingEncoder, clip by clip (padded frames are NaN there). KINDS are beside torch code that has the
-masks as NeMo's ConformerEncoder makes them, with ParakeetEncoder's subsampling in front.
+masks as NeMo's ConformerEncoder makes them, with ParakeetEncoder's subsampling in front, or one written from NeMo's ConvSubsampling.
 """
 import json
 import math
@@ -25,7 +26,10 @@ KINDS = [{"att_context_size": [5, 3]}, {"att_context_size": [-1, 2]}, {"att_cont
          {"att_context_size": [[8, 3], [2, 1]], "att_context_style": "chunked_limited"},
          {"att_context_size": [-1, 4], "att_context_style": "chunked_limited"}, {"att_context_size": [3, -1], "att_context_style": "chunked_limited"},
          {"conv_context_size": "causal"}, {"conv_context_size": [6, 2]}, {"conv_context_size": [0, 8], "att_context_size": [0, 0]},
-         {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]}]
+         {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]},
+         {"self_attention_model": "abs_pos"}, {"self_attention_model": "abs_pos", "att_context_size": [4, 1], "att_context_style": "chunked_limited"},
+         {"subsampling": "striding"}, {"subsampling": "striding", "causal_downsampling": True, "subsampling_factor": 4},
+         {"causal_downsampling": True, "subsampling_factor": 2}]
 
 
 def loss_of(outs, target):
@@ -104,6 +108,42 @@ def mask_of(kind):
     return mask
 
 
+def make_subsampling(kind, base, generator):
+    """Random weights of convolutions, each of all channels or of one, and of the linear map behind."""
+    w, channels, width = {}, base["subsampling_conv_channels"], base["num_mel_bins"]
+
+    def add(name, *shape):
+        w["subsampling.%s.weight" % name] = (torch.randn(*shape, generator=generator) * 0.3).double()
+        w["subsampling.%s.bias" % name] = (torch.randn(shape[0], generator=generator) * 0.1).double()
+
+    full, at = kind.get("subsampling") == "striding", 0
+    for i in range(int(math.log2(kind.get("subsampling_factor", 8)))):
+        add("layers.%d" % at, channels, channels if full and i else 1, 3, 3)
+        at += 2
+        if i and not full:
+            add("layers.%d" % (at - 1), channels, channels, 1, 1)
+            at += 1
+        width = width // 2 + 1 if kind.get("causal_downsampling") else (width + 1) // 2
+    add("linear", base["hidden_size"], channels * width)
+    return w
+
+
+def subsample(kind, w, x):
+    """A clip's features [n, mels] as frames, by NeMo's convolutions."""
+    sides = (2, 1, 2, 1) if kind.get("causal_downsampling") else (1, 1, 1, 1)
+    x, weights = x[None, None], sorted((int(n.split(".")[2]), n) for n in w if n.startswith("subsampling.layers") and n.endswith("weight"))
+    for i, (number, name) in enumerate(weights):
+        args = (w[name], w[name.replace("weight", "bias")])
+        if w[name].shape[2] == 1:
+            x = torch.nn.functional.conv2d(x, *args)
+        else:
+            groups = x.shape[1] if w[name].shape[1] == 1 else 1
+            x = torch.nn.functional.conv2d(torch.nn.functional.pad(x, sides), *args, stride=2, groups=groups)
+        if i + 1 == len(weights) or weights[i + 1][0] > number + 1:
+            x = torch.relu(x)
+    return m.affine(w, "subsampling.linear", x.transpose(1, 2).flatten(2))
+
+
 def check(kind, inputs):
     with open(m.BASE + "/config.json") as f:
         base = json.load(f)
@@ -113,17 +153,28 @@ def check(kind, inputs):
          "before": kernel - 1 if sides == "causal" else sides[0]}
     encoder = m.ParakeetEncoder.from_pretrained(m.BASE, dtype=torch.float32, attn_implementation="eager").double().eval()
     stored = load_file(m.BASE + "/model.safetensors")
-    w = {n: t.double() for n, t in stored.items() if not n.startswith("subsampling") and t.is_floating_point()}
+    own = "causal_downsampling" in kind or "subsampling" in kind
+    if own:
+        stored = {n: t for n, t in stored.items() if not n.startswith("subsampling")}
+        stored.update((n, t.float()) for n, t in make_subsampling(kind, base, torch.Generator().manual_seed(9)).items())
+    if kind.get("self_attention_model") == "abs_pos":
+        stored = {n: t for n, t in stored.items() if "bias_u" not in n and "bias_v" not in n and "relative_k" not in n}
+    w = {n: t.double() for n, t in stored.items() if (own or not n.startswith("subsampling")) and t.is_floating_point()}
     w = {n: t.requires_grad_("running" not in n) for n, t in w.items()}
     outs = []
     for x in clips(inputs):
-        y = encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool)) * (math.sqrt(width) if base.get("scale_input", True) else 1)
+        y = subsample(kind, w, x) if own else encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool))
+        y = y * (math.sqrt(width) if base.get("scale_input", True) else 1)
+        if kind.get("self_attention_model") == "abs_pos":
+            y = y + m.sinusoids(torch.arange(y.shape[1], dtype=y.dtype), width)
         outs.append(m.layers(a, w, y, torch.ones(y.shape[:2], dtype=torch.bool))[0])
     def grads():
         found = {n: t.grad for n, t in w.items()}
-        found.update(("subsampling." + n, p.grad) for n, p in encoder.subsampling.named_parameters())
+        if not own:
+            found.update(("subsampling." + n, p.grad) for n, p in encoder.subsampling.named_parameters())
         return found
-    return compare(json.dumps(kind), dict(base, **kind), stored, inputs, inputs["target"], outs, grads)
+    target = torch.randn(len(outs), max(map(len, outs)), width) if own else inputs["target"]
+    return compare(json.dumps(kind), dict(base, **kind), stored, inputs, target, outs, grads)
 
 
 def main():

@@ -2,12 +2,12 @@
 #include "tests/unit/tensor/gradient.h"
 
 /* clips of 5, 0, 1 and 4 rows; after a stride of two 3, 0, 1 and 2 */
-static const int32_t cu[] = {0, 5, 5, 6, 10}, half[] = {0, 3, 3, 4, 6};
+static const int32_t cu[] = {0, 5, 5, 6, 10}, half[] = {0, 3, 3, 4, 6},
+                     causal_half[] = {0, 3, 3, 4, 7};
 
 static struct s2s_tensor *conv(struct s2s_tape *tape, struct s2s_tensor **in, bool relu,
                                bool causal)
 {
-    static const int32_t causal_half[] = {0, 3, 3, 4, 7};
     struct s2s_seqs from = s2s_op_seqs(tape, cu, 4),
                     to = s2s_op_seqs(tape, causal ? causal_half : half, 4);
     return to_target(tape, s2s_op_conv2d(tape, in[0], in[1], in[2], &from, &to, relu, causal));
@@ -26,6 +26,18 @@ static struct s2s_tensor *loss_conv2d_relu(struct s2s_tape *tape, struct s2s_ten
 static struct s2s_tensor *loss_conv2d_causal(struct s2s_tape *tape, struct s2s_tensor **in)
 {
     return conv(tape, in, false, true);
+}
+
+static struct s2s_tensor *loss_windows(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    struct s2s_tensor *y = s2s_op_windows(tape, in[0], cu, half, 4, false);
+    return to_target(tape, s2s_op_linear(tape, y, in[1], NULL));
+}
+
+static struct s2s_tensor *loss_windows_causal(struct s2s_tape *tape, struct s2s_tensor **in)
+{
+    struct s2s_tensor *y = s2s_op_windows(tape, in[0], cu, causal_half, 4, true);
+    return to_target(tape, s2s_op_linear(tape, y, in[1], NULL));
 }
 
 static struct s2s_tensor *loss_dwconv(struct s2s_tape *tape, struct s2s_tensor **in)
@@ -146,6 +158,8 @@ static struct check checks[] = {
      3,
      {{3, {10, 7, 5}}, {4, {5, 1, 3, 3}}, {1, {5}}},
      loss_conv2d_causal},
+    {"windows", 2, {{3, {10, 7, 2}}, {2, {3, 18}}}, loss_windows},
+    {"windows causal", 2, {{3, {10, 6, 2}}, {2, {3, 18}}}, loss_windows_causal},
     {"dwconv", 3, {{2, {10, 6}}, {3, {6, 1, 5}}, {1, {6}}}, loss_dwconv},
     {"layernorm", 3, {{2, {70, 9}}, {1, {9}}, {1, {9}}}, loss_layernorm},
     {"add_layernorm", 4, {{2, {5, 9}}, {2, {5, 9}}, {1, {9}}, {1, {9}}}, loss_add_layernorm},

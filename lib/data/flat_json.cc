@@ -37,7 +37,8 @@ struct worker {
     }
 };
 
-bool take_value(struct data_flat *out, dom::element value)
+/* may_have_nul: only an escape can put one into a string */
+bool take_value(struct data_flat *out, dom::element value, bool may_have_nul)
 {
     switch (value.type()) {
     case dom::element_type::NULL_VALUE:
@@ -60,7 +61,7 @@ bool take_value(struct data_flat *out, dom::element value)
         out->kind = DATA_FLAT_STRING;
         out->text = value.get_c_str().value_unsafe();
         out->text_len = value.get_string_length().value_unsafe();
-        return !memchr(out->text, 0, out->text_len);
+        return !may_have_nul || !memchr(out->text, 0, out->text_len);
     default:
         return false;
     }
@@ -84,14 +85,15 @@ int data_flat_parse(struct data_flat *out, size_t cap, const char *text, size_t 
     if (len == 0 || len > UINT32_MAX / 2 || !w.take(text, len) ||
         w.parser.parse(w.line, len, false).get(root) || root.get_object().get(object))
         return -1;
+    const bool may_have_nul = memchr(text, '\\', len);
     for (auto field = object.begin(); field != object.end(); ++field) {
         if (n == cap)
             return -1;
         out[n] = data_flat{};
         out[n].key = field.key_c_str();
         out[n].key_len = field.key_length();
-        if (memchr(out[n].key, 0, out[n].key_len) || !is_new(out, n) ||
-            !take_value(&out[n], field.value()))
+        if ((may_have_nul && memchr(out[n].key, 0, out[n].key_len)) || !is_new(out, n) ||
+            !take_value(&out[n], field.value(), may_have_nul))
             return -1;
         n++;
     }

@@ -116,10 +116,11 @@ struct s2s_line s2s_lines_at(const struct s2s_lines *lines, size_t begin, int64_
 
 static bool is_blank(const struct s2s_line *line)
 {
-    for (size_t i = 0; i < line->len; i++)
-        if (!memchr(" \t\r\f\v", line->text[i], 5))
-            return false;
-    return true;
+    size_t i = 0;
+    while (i < line->len &&
+           (line->text[i] == ' ' || (line->text[i] >= '\t' && line->text[i] <= '\r')))
+        i++;
+    return i == line->len;
 }
 
 /* Bytes of the mark that some editors put before UTF-8. */

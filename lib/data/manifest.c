@@ -148,12 +148,11 @@ static bool parse_plain_nemo(struct s2s_sample *sample, const struct s2s_line *l
                                            opt->lang_field ? opt->lang_field : "lang",
                                            "offset",
                                            "sampling_rate"};
-    size_t lens[N_NEMO_KEYS];
+    const size_t lens[N_NEMO_KEYS] = {14, 8, strlen(keys[NEMO_TEXT]), strlen(keys[NEMO_LANG]),
+                                      6,  13};
     struct data_flat values[MAX_VALUES];
     const struct data_flat *found[N_NEMO_KEYS] = {NULL};
     uint64_t has_meaning = 0;
-    for (int k = 0; k < N_NEMO_KEYS; k++)
-        lens[k] = strlen(keys[k]);
     const int n = data_flat_parse(values, MAX_VALUES, line->text, line->len);
     for (int i = 0; i < n; i++) {
         if (is_key(&values[i], "_skipme", 7) || is_key(&values[i], "alt_text", 8) ||

@@ -45,7 +45,10 @@ void s2s_sample_release(struct s2s_sample *sample)
 
 struct s2s_sample_turn *s2s_sample_add(struct s2s_sample *sample, const char *role, char *text)
 {
-    s2s_grow(&sample->turns, sample->n_turns, &sample->cap_turns, sizeof *sample->turns);
+    if (sample->n_turns == sample->cap_turns) { /* most samples have two */
+        sample->cap_turns = sample->cap_turns ? 2 * sample->cap_turns : 2;
+        sample->turns = s2s_xrealloc(sample->turns, sample->cap_turns, sizeof *sample->turns);
+    }
     struct s2s_sample_turn *turn = &sample->turns[sample->n_turns++];
     *turn = (struct s2s_sample_turn){s2s_xstrdup(role), text, S2S_SOUND_INIT};
     return turn;

@@ -107,8 +107,10 @@ int s2s_behind_add(struct s2s_behind *behind, const void *bytes, size_t len, str
         behind->pieces =
             s2s_xalloc_aligned((size_t)(behind->is_threaded ? N_PIECES : 1) * S2S_BEHIND_PIECE);
     while (len > 0 && rc == 0) {
-        if (behind->fill == 0 && len >= S2S_BEHIND_PIECE && !has_thread(behind))
-            return behind->sink(behind->ctx, from, len, err); /* no copy */
+        if (len >= S2S_BEHIND_PIECE && !has_thread(behind)) { /* no copy */
+            rc = s2s_behind_flush(behind, err);
+            return rc < 0 ? rc : behind->sink(behind->ctx, from, len, err);
+        }
         const size_t room = S2S_BEHIND_PIECE - behind->fill, n = room < len ? room : len;
         memcpy(piece(behind, behind->n_filled) + behind->fill, from, n);
         behind->fill += n;

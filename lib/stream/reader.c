@@ -37,6 +37,8 @@ struct member {
     int64_t offset; /* of its data */
     uint64_t size;
     const unsigned char *bytes; /* lent */
+    bool is_hashed;             /* xxh3 is that of a record's bytes, wanted and then known */
+    uint64_t xxh3;
 };
 
 /* The header must be, byte for byte, what our writer composes for this name and size. */
@@ -106,7 +108,10 @@ static int take_member(struct s2s_stream *in, struct member *m, const char *name
     m->offset = stream_source_offset(in->src);
     if ((m->is_end && (rc = stream_source_need_border(in->src, -(int64_t)head_len, err)) < 0))
         return rc;
-    rc = stream_source_take(in->src, m->size + s2s_tar_padding(m->size), &m->bytes, err);
+    const uint64_t whole = m->size + s2s_tar_padding(m->size);
+    rc = m->is_hashed && !m->is_end
+             ? stream_source_take_hashed(in->src, whole, m->size, &m->bytes, &m->xxh3, err)
+             : stream_source_take(in->src, whole, &m->bytes, err);
     return rc < 0 ? rc : check_padding(m, err);
 }
 
@@ -262,7 +267,7 @@ static int lend_record(struct s2s_stream *in, struct s2s_record *rec, const stru
                                .offset = m->offset,
                                .len_bytes = m->size,
                                .bytes = m->bytes,
-                               .xxh3 = s2s_xxh3_64(m->bytes, m->size)};
+                               .xxh3 = m->is_hashed ? m->xxh3 : s2s_xxh3_64(m->bytes, m->size)};
     if (in->has_end && (idx >= in->end.n_records || in->end.xxh3[idx] != rec->xxh3))
         return s2s_error_set(err, S2S_E_DIGEST, "it has digest %016llx, the end says otherwise",
                              (unsigned long long)rec->xxh3);
@@ -275,7 +280,7 @@ static int lend_record(struct s2s_stream *in, struct s2s_record *rec, const stru
 
 int s2s_stream_next(struct s2s_stream *in, struct s2s_record *rec, struct s2s_error *err)
 {
-    struct member m = {0};
+    struct member m = {.is_hashed = true};
     char name[STREAM_NAME_BYTES];
     s2s_safetensors_release(&in->st);
     if (in->done)

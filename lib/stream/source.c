@@ -15,7 +15,16 @@
 #include "lib/io/zstdseek.h"
 #include "lib/stream/stream_internal.h"
 
-enum { PIPE_BYTES = 1 << 20, FIRST_FRAME_BYTES = 1 << 20, KEEP_MAPPED_BYTES = 32 << 20 };
+enum { PIPE_BYTES = 1 << 20, FIRST_FRAME_BYTES = 1 << 20 };
+
+/* Of a mapped file so much stays in memory. */
+enum { KEEP_MAPPED_BYTES = 32 << 20 };
+
+/* The kernel maps so much around a page that is touched. */
+enum { AROUND_BYTES = 64 << 10 };
+
+/* Of a pipe so much is read at once, and hashed while it is in the core's cache. */
+enum { READ_BYTES = 256 << 10 };
 
 struct stream_source {
     int fd;
@@ -25,9 +34,11 @@ struct stream_source {
     const unsigned char *map;
     int64_t map_len;
     int64_t dropped; /* bytes of the map whose pages were given back */
+    uint64_t n_at;   /* bytes mapped for reads here and there since all pages were given back */
     /* a pipe: bytes read and not yet taken are buf[begin, end) */
     unsigned char *buf;
     size_t begin, end, cap;
+    struct s2s_digest *digest; /* of what is taken; NULL until needed */
     /* compressed: the frame that is decoded holds the uncompressed bytes [frame_begin, + frame_len)
      */
     bool is_zstd;
@@ -114,6 +125,7 @@ void stream_source_close(struct stream_source *src)
         munmap((void *)src->map, (size_t)src->map_len);
     close(src->fd);
     free(src->buf);
+    s2s_digest_free(src->digest);
     free(src->frame);
     s2s_zstd_table_release(&src->table);
     ZSTD_freeDCtx(src->dctx);
@@ -129,6 +141,16 @@ static void drop_behind(struct stream_source *src, int64_t at)
         (void)madvise((void *)(src->map + src->dropped), (size_t)(at - src->dropped),
                       MADV_DONTNEED);
     src->dropped = at;
+}
+
+/* The same where it is read here and there. */
+static void drop_elsewhere(struct stream_source *src, uint64_t len)
+{
+    if (src->n_at > KEEP_MAPPED_BYTES) {
+        (void)madvise((void *)src->map, (size_t)src->map_len, MADV_DONTNEED);
+        src->n_at = 0;
+    }
+    src->n_at += len + AROUND_BYTES;
 }
 
 /* ---- pipes ---- */
@@ -161,7 +183,8 @@ static int fill_pipe(struct stream_source *src, uint64_t len, struct s2s_error *
             if (rc < 0)
                 return rc;
         }
-        ssize_t n = read(src->fd, src->buf + src->end, src->cap - src->end);
+        const size_t room = src->cap - src->end;
+        ssize_t n = read(src->fd, src->buf + src->end, room < READ_BYTES ? room : READ_BYTES);
         if (n == 0)
             return 0;
         if (n > 0)
@@ -359,6 +382,36 @@ int stream_source_take(struct stream_source *src, uint64_t len, const unsigned c
     return rc < 0 ? rc : rc == 0 ? too_short(src, len, 0, err) : 0;
 }
 
+/* Hashes the first len bytes that come out of the pipe as they come. */
+static int hash_pipe(struct stream_source *src, uint64_t len, struct s2s_error *err)
+{
+    uint64_t done = 0, want = 0;
+    int rc = src->begin + len > src->cap ? make_room(src, err) : 0;
+    if (!src->digest)
+        src->digest = s2s_digest_new(64);
+    s2s_digest_reset(src->digest);
+    while (rc == 0 && done == want && done < len) {
+        want = len - done < READ_BYTES ? len : done + READ_BYTES;
+        rc = fill_pipe(src, want, err);
+        const uint64_t here = src->end - src->begin, n = here < want ? here : want;
+        s2s_digest_update(src->digest, src->buf + src->begin + done, n - done);
+        done = n;
+    }
+    return rc;
+}
+
+int stream_source_take_hashed(struct stream_source *src, uint64_t len, uint64_t n_hashed,
+                              const unsigned char **bytes, uint64_t *xxh3, struct s2s_error *err)
+{
+    const bool is_pipe = src->map_len < 0 && !src->is_zstd;
+    int rc = is_pipe ? hash_pipe(src, n_hashed, err) : 0;
+    if (rc == 0)
+        rc = stream_source_take(src, len, bytes, err);
+    if (rc == 0)
+        *xxh3 = is_pipe ? s2s_digest_value(src->digest) : s2s_xxh3_64(*bytes, n_hashed);
+    return rc;
+}
+
 int64_t stream_source_offset(const struct stream_source *src)
 {
     return src->offset;
@@ -393,6 +446,7 @@ int stream_source_at(struct stream_source *src, int64_t offset, uint64_t len,
                              "%llu bytes expected at offset %lld, the stream has %lld",
                              (unsigned long long)len, (long long)offset, (long long)size);
     if (!src->is_zstd) {
+        drop_elsewhere(src, len);
         *bytes = src->map ? src->map + offset : NULL;
         return 0;
     }

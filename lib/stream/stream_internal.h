@@ -42,6 +42,9 @@ void stream_source_close(struct stream_source *src); /* NULL is a no-op */
 /* The next len bytes; lent until the next call. TRUNCATED when fewer are there, IO, FORMAT. */
 int stream_source_take(struct stream_source *src, uint64_t len, const unsigned char **bytes,
                        struct s2s_error *err);
+/* As take, with the XXH3 of the first n_hashed of them. */
+int stream_source_take_hashed(struct stream_source *src, uint64_t len, uint64_t n_hashed,
+                              const unsigned char **bytes, uint64_t *xxh3, struct s2s_error *err);
 /* As take, 1; but 0 when there is nothing more at all. */
 int stream_source_take_or_end(struct stream_source *src, uint64_t len, const unsigned char **bytes,
                               struct s2s_error *err);

@@ -6,6 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
+#include "lib/io/behind.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
@@ -13,8 +14,8 @@
 #include "lib/stream/schema.h"
 #include "lib/stream/stream_internal.h"
 
-/* A block is hashed and written while it is in the cache. */
-enum { BLOCK_BYTES = 256 * 1024 };
+/* A block is hashed and written while it is in the cache, and not copied. */
+enum { BLOCK_BYTES = S2S_BEHIND_PIECE };
 
 /* A frame is ended by the member that fills it: a reader of one record decodes little more. */
 enum { FRAME_BYTES = 2 << 20, DEFAULT_LEVEL = 3 };

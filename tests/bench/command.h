@@ -9,32 +9,59 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 
-/* Runs a command of bash (sh knows no pipefail everywhere); its seconds. */
-__attribute__((format(printf, 1, 2))) static inline double command_s(const char *fmt, ...)
+/* What a command took: seconds of the clock, and of all processors for it and what it started. */
+struct spent {
+    double wall_s, cpu_s;
+};
+
+static inline double seconds_of(const struct rusage *u)
 {
-    va_list ap;
+    return (double)u->ru_utime.tv_sec + (double)u->ru_stime.tv_sec +
+           1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec);
+}
+
+/* Runs a command of bash (sh knows no pipefail everywhere). */
+static inline struct spent run_bash(const char *fmt, va_list ap)
+{
     char *command = NULL;
-    va_start(ap, fmt);
     if (vasprintf(&command, fmt, ap) < 0)
         abort();
-    va_end(ap);
     char *argv[] = {"bash", "-o", "pipefail", "-c", command, NULL};
     const double start_s = s2s_now_s();
+    struct rusage used;
     pid_t pid;
     int status = -1;
     if (posix_spawnp(&pid, "bash", NULL, NULL, argv, environ) != 0 ||
-        waitpid(pid, &status, 0) != pid || status != 0) {
+        wait4(pid, &status, 0, &used) != pid || status != 0) {
         fprintf(stderr, "this failed: %s\n", command);
         exit(1);
     }
-    const double s = s2s_now_s() - start_s;
     free(command);
-    return s;
+    return (struct spent){s2s_now_s() - start_s, seconds_of(&used)};
+}
+
+__attribute__((format(printf, 1, 2))) static inline struct spent command(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const struct spent spent = run_bash(fmt, ap);
+    va_end(ap);
+    return spent;
+}
+
+__attribute__((format(printf, 1, 2))) static inline double command_s(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const struct spent spent = run_bash(fmt, ap);
+    va_end(ap);
+    return spent.wall_s;
 }
 
 #endif

@@ -3,9 +3,9 @@
  *   bins       lengths packed per second, 1 M of them, with the fill that is reached
  *   partition  bytes of bf16 rows of 1024 split per second, beside memcpy
  *   parts      s2s-pack of the parts of one long recording, beside decoding it once
- *   s2s-pack   hours of audio per second, beside decoding and resampling alone
  *   s2s-cpshard  bytes per second through pipes, beside cat
- * The last three need the programs in PATH, the last two the speech of asterisk-core-sounds-en-wav.
+ * The last two need the programs in PATH, the last one the speech of asterisk-core-sounds-en-wav.
+ * From files to packs: chain_bench.c.
  */
 #include <glob.h>
 #include <math.h>
@@ -131,29 +131,15 @@ static void write_manifest(const char *path, const glob_t *files)
 }
 
 /* False where there is no speech. */
-static bool bench_programs(const char *folder)
+static bool write_speech_manifest(const char *folder)
 {
     glob_t files;
-    double audio_s;
     if (glob("/usr/share/asterisk/sounds/en_US_f_Allison/*.wav", 0, NULL, &files) != 0) {
-        printf("s2s-pack  no speech here (asterisk-core-sounds-en-wav)\n");
+        printf("s2s-cpshard  no speech here (asterisk-core-sounds-en-wav)\n");
         return false;
     }
     char *manifest = s2s_xasprintf("%s/m.jsonl", folder);
     write_manifest(manifest, &files);
-    decode_all(&files, &audio_s); /* cold pages */
-    double alone_s = decode_all(&files, &audio_s);
-    printf("decode + resample alone       %6.2f h/s, 1 thread\n", audio_s / 3600 / alone_s);
-    static const char *const forms[] = {"pcm", "mel", "path"};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        double s = 0;
-        for (int round = 0; round < 2; round++) /* the first with cold pages */
-            s = command_s("s2s-pack -q -j 1 --manifest %s --tokenizer demo/tokenizer.json "
-                          "--audio %s --tokens 4096 >/dev/null",
-                          manifest, forms[i]);
-        printf("s2s-pack --audio %-4s -j 1     %6.2f h/s (%.2f of decode + resample)\n", forms[i],
-               audio_s / 3600 / s, alone_s / s);
-    }
     free(manifest);
     globfree(&files);
     return true;
@@ -215,16 +201,21 @@ static void bench_cpshard(const char *folder)
     command_s("for i in 1 2 3 4 5 6; do cat %s/m.jsonl; done | s2s-pack -q --manifest - "
               "--tokenizer demo/tokenizer.json --audio pcm --tokens 8192 --cp 2 -o %s/big.s2s",
               folder, folder);
-    double cat_s = 0, split_s;
+    struct spent cat = {1e9, 1e9}, split = cat;
     struct stat st;
     char *big = s2s_xasprintf("%s/big.s2s", folder);
     if (stat(big, &st) < 0)
         S2S_BUG("cannot read %s", big);
-    for (int round = 0; round < 2; round++)
-        cat_s = command_s("cat %s | cat | cat >/dev/null", big);
-    split_s = command_s("cat %s | s2s-cpshard --cp 2 --rank 0 -o - | cat >/dev/null", big);
-    printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s (%.2f)\n",
-           (double)st.st_size / split_s / 1e9, (double)st.st_size / cat_s / 1e9, cat_s / split_s);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct spent now = command("cat %s | cat | cat >/dev/null", big);
+        cat = (struct spent){fmin(cat.wall_s, now.wall_s), fmin(cat.cpu_s, now.cpu_s)};
+        now = command("cat %s | s2s-cpshard --cp 2 --rank 0 -o - | cat >/dev/null", big);
+        split = (struct spent){fmin(split.wall_s, now.wall_s), fmin(split.cpu_s, now.cpu_s)};
+    }
+    printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s: %.2f by the "
+           "clock, %.2f by processors (goal: level; both streams are held against their digests)\n",
+           (double)st.st_size / split.wall_s / 1e9, (double)st.st_size / cat.wall_s / 1e9,
+           cat.wall_s / split.wall_s, cat.cpu_s / split.cpu_s);
     free(big);
 }
 
@@ -243,7 +234,7 @@ int main(void)
         return 1;
     bench_parts(folder, "wav", SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1200);
     bench_parts(folder, "opus", SF_FORMAT_OGG | SF_FORMAT_OPUS, 100);
-    if (bench_programs(folder))
+    if (write_speech_manifest(folder))
         bench_cpshard(folder);
     command_s("rm -rf %s", folder);
     return 0;

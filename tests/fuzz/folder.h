@@ -20,7 +20,6 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
-#include "lib/ckpt/map/layers.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"

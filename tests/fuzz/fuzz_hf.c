@@ -1,7 +1,7 @@
 /* Hugging Face folders: index, shards, config.json, torch files, composites and the boxes of
  * torch.distributed.checkpoint in headers; read, and planned in both directions. */
 /* run.sh: max_len=4096 */
-#include "lib/ckpt/write/to_megatron.h"
+#include "lib/ckpt/write/to_dist.h"
 #include "tests/fuzz/folder.h"
 
 static const struct folder_name names[] = {

@@ -12,7 +12,7 @@
 /* run.sh: max_len=16384 */
 #include "lib/ckpt/number.h"
 #include "lib/ckpt/read/read_internal.h"
-#include "lib/ckpt/write/to_megatron.h"
+#include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/write_hf.h"
 #include "lib/io/outfile.h"
 #include "tests/fuzz/folder.h"

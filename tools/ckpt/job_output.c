@@ -3,13 +3,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "lib/ckpt/map/layers.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/ckpt/write/journal.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
-#include "lib/ckpt/write/to_megatron.h"
 #include "lib/ckpt/write/write_hf.h"
 #include "lib/io/outfile.h"
 #include "tools/ckpt/beside.h"

@@ -1,5 +1,5 @@
 /* Plans the layers of a stack, which formats store stacked or numbered. */
-#include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/map/map.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"

@@ -6,7 +6,7 @@
 
 /* A weight of the checkpoint and its name as the rules spell it (ckpt_map_plain_name). */
 struct ckpt_map_source {
-    const char *name; /* mostly the end of the tensor's own, to save memory */
+    char *name; /* own */
     const struct s2s_ckpt_tensor *tensor;
     uint16_t rule;      /* 1 + index of the first rule that takes the name; 0: none */
     bool used, dropped; /* dropped: by a rule that does not want it; used, too */
@@ -24,10 +24,6 @@ void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
  * the family; NULL: it is built in. */
 void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *text,
                       const char *family);
-/* To change a name: take it (gives: free), which leaves the source without, and set another, which
- * is taken. */
-void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
-char *ckpt_map_take_name(struct ckpt_map_source *source);
 /* Sorts by name, as ckpt_map_find requires. */
 void ckpt_map_sort(struct ckpt_map_source *sources, size_t n);
 

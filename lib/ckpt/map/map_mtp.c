@@ -94,7 +94,7 @@ static void flatten_all(struct ckpt_map_engine *e)
             n_layers = layer + 1;
     }
     for (size_t i = 0; i < e->n_sources; i++)
-        ckpt_map_set_name(&e->sources[i], flatten(ckpt_map_take_name(&e->sources[i]), n_layers));
+        e->sources[i].name = flatten(e->sources[i].name, n_layers);
     ckpt_map_sort(e->sources, e->n_sources);
     e->mtp_layers = n_layers;
 }

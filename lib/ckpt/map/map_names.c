@@ -90,30 +90,6 @@ char *ckpt_map_plain_name(const char *name)
     return name_mixer(name_expert(plain));
 }
 
-/* Is the source's name the end of its tensor's name, rather than memory of its own? */
-static bool is_lent(const struct ckpt_map_source *source)
-{
-    const uintptr_t at = (uintptr_t)source->name - (uintptr_t)source->tensor->name;
-    return at <= strlen(source->tensor->name);
-}
-
-void ckpt_map_set_name(struct ckpt_map_source *source, char *name)
-{
-    const size_t had = strlen(source->tensor->name), len = strlen(name);
-    const char *lent =
-        s2s_ends_with(source->tensor->name, name) ? source->tensor->name + (had - len) : NULL;
-    source->name = lent ? lent : name;
-    if (lent)
-        free(name);
-}
-
-char *ckpt_map_take_name(struct ckpt_map_source *source)
-{
-    char *name = is_lent(source) ? s2s_xstrdup(source->name) : (char *)source->name;
-    source->name = NULL;
-    return name;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct ckpt_map_source *)a)->name,
@@ -140,9 +116,8 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
             any |= s2s_starts_with(sources[i].name + len, parts[k]);
     }
     for (size_t i = 0; i < n && any; i++) {
-        char *name = ckpt_map_take_name(&sources[i]);
+        char *name = sources[i].name;
         memmove(name, name + len, strlen(name + len) + 1);
-        ckpt_map_set_name(&sources[i], name);
     }
 }
 
@@ -163,10 +138,9 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
             ++*n_state;
             continue;
         }
-        struct ckpt_map_source *source = &(*sources)[kept++];
-        *source = (struct ckpt_map_source){.tensor = &tensors[i], .name = tensors[i].name};
-        if (!exact)
-            ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
+        (*sources)[kept++] = (struct ckpt_map_source){
+            .tensor = &tensors[i],
+            .name = exact ? s2s_xstrdup(tensors[i].name) : ckpt_map_plain_name(tensors[i].name)};
     }
     if (!exact)
         drop_common_model(*sources, kept);
@@ -178,8 +152,7 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!is_lent(&sources[i]))
-            free((char *)sources[i].name);
+        free(sources[i].name);
     free(sources);
 }
 
@@ -232,8 +205,8 @@ static void rename_source(struct ckpt_map_source *source, char *const (*lines)[2
     for (size_t i = 0; i < n_lines; i++)
         if (ckpt_map_match(lines[i][0], source->name, &match)) {
             char *name = ckpt_map_fill(lines[i][1], &match);
-            free(ckpt_map_take_name(source));
-            ckpt_map_set_name(source, name);
+            free(source->name);
+            source->name = name;
             return;
         }
 }
@@ -280,7 +253,7 @@ void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *tex
 
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)
 {
-    struct ckpt_map_source key = {.name = name}, *found;
+    struct ckpt_map_source key = {.name = (char *)name}, *found;
     found = bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
     return found != e->copy ? found : NULL;
 }

@@ -1,7 +1,8 @@
-/* Writes any checkpoint as torch_dist. */
+/* Writes any checkpoint as torch_dist, with Megatron's names or under those that it has. */
 #ifndef CKPT_TO_DIST_H
 #define CKPT_TO_DIST_H
 
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/plan.h"
 
 /*
@@ -13,5 +14,16 @@
  */
 int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
                         const struct s2s_ckpt_write *how, struct s2s_error *err);
+
+/*
+ * Fills plan, which is not sealed, with Megatron's tensors, and makes the matching common state:
+ * "args", as far as config.json determines them, and the small files of the folder. Adds the
+ * model's empty extra states to the source as objects. request->config NULL: config.json of the
+ * folder. Gives a reference in *common. ARG: the names are Megatron's already; NOTFOUND lists what
+ * is missing; others as ckpt_map_to_megatron.
+ */
+int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
+                         const struct ckpt_map_request *request, struct ckpt_map_result *result,
+                         struct s2s_error *err);
 
 #endif

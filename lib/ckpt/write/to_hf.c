@@ -123,18 +123,6 @@ struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
     return wrapping;
 }
 
-bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
-{
-    bool keeps = true;
-    for (size_t i = 0; i < ckpt->n_tensors && keeps; i++) {
-        const char *own = ckpt->tensors[i].name;
-        char *name = ckpt_hf_name(ckpt, wrapping, own);
-        keeps = s2s_ckpt_is_state(own) || (name && strcmp(name, own) == 0);
-        free(name);
-    }
-    return keeps;
-}
-
 /* ---- parts and names ---- */
 
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,

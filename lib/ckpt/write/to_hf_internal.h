@@ -51,8 +51,6 @@ struct ckpt_hf_wrapping {
     int n_models;
 };
 struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt);
-/* Do all names stay the same when the prefixes are removed? */
-bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping);
 /* A weight's name without the prefixes. Gives: free. NULL: optimizer state, or not in the dict. */
 char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
                    const char *name);

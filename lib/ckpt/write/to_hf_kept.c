@@ -430,37 +430,22 @@ static void check_scales(struct check *c)
               "weights of 8 or 4 bits without a scale, which others have");
 }
 
-/* The name of a tensor as written; NULL: not written. Most are a suffix of the source's name. */
-static const char *name_as_written(struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
-                                   const char *own)
-{
-    char *name = ckpt_hf_name(ckpt, wrapping, own);
-    const char *kept = NULL;
-    if (name && s2s_ends_with(own, name))
-        kept = own + strlen(own) - strlen(name);
-    else if (name)
-        kept = ckpt_arena_text(ckpt, name, strlen(name));
-    free(name);
-    return kept;
-}
-
 /* Checks the tensors under their names as written: they replace ckpt's for the time of the check.
  */
 static void check_as_written(struct check *c, const json_t *config)
 {
     const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(c->ckpt);
-    if (ckpt_hf_keeps_names(c->ckpt, &wrapping)) {
-        check_all(c, config);
-        return;
-    }
     struct s2s_ckpt_tensor *const own = c->ckpt->tensors;
     const size_t n_own = c->ckpt->n_tensors;
     struct s2s_ckpt_tensor *named = s2s_xcalloc(n_own + 1, sizeof *named);
     size_t n = 0;
     for (size_t i = 0; i < n_own; i++) {
+        char *name = ckpt_hf_name(c->ckpt, &wrapping, own[i].name);
+        if (!name) /* not written */
+            continue;
         named[n] = own[i];
-        named[n].name = name_as_written(c->ckpt, &wrapping, own[i].name);
-        n += named[n].name != NULL;
+        named[n++].name = ckpt_arena_text(c->ckpt, name, strlen(name));
+        free(name);
     }
     s2s_sort(named, n, sizeof *named, ckpt_by_tensor_name);
     c->ckpt->tensors = named;

@@ -1,9 +1,8 @@
 /* Plans the names and boxes of a Megatron checkpoint from a Hugging Face folder. */
-#include "lib/ckpt/write/to_megatron.h"
+#include "lib/ckpt/write/to_dist.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
-#include "lib/ckpt/map/layers.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"

@@ -114,54 +114,34 @@ static char *metadata_of(const struct s2s_ckpt_plan *plan)
     return text;
 }
 
-/* Writes the JSON of the header in pieces; sink NULL: only counts its length. */
-static int put_header(const char *metadata, struct s2s_ckpt_target *const *targets, size_t n,
-                      struct sink *sink, size_t *len, struct s2s_error *err)
-{
-    enum { LARGE = 64 << 10 };
-    struct s2s_buf out = S2S_BUF_INIT;
-    int64_t at = 0;
-    int rc = 0;
-    *len = 0;
-    s2s_buf_printf(&out, "{\"__metadata__\":%s", metadata);
-    for (size_t i = 0; i <= n && rc == 0; i++) {
-        if (i == n || out.len > LARGE) {
-            if (i == n)
-                s2s_buf_putc(&out, '}');
-            while (i == n && (*len + out.len) % 8)
-                s2s_buf_putc(&out, ' ');
-            *len += out.len;
-            rc = sink ? put(sink, out.data, out.len, err) : 0;
-            s2s_buf_clear(&out);
-        }
-        if (i < n && rc == 0)
-            rc = add_entry(&out, targets[i], &at, err);
-    }
-    s2s_buf_release(&out);
-    return rc;
-}
-
 /* The header: its length (8 bytes), then JSON padded to 8 bytes. */
 static int write_header(const char *metadata, struct s2s_ckpt_target *const *targets, size_t n,
                         struct sink *sink, struct s2s_error *err)
 {
-    size_t len;
-    char head[8];
-    int rc = put_header(metadata, targets, n, NULL, &len, err);
-    if (rc < 0)
-        return rc;
-    if (len > S2S_SAFETENSORS_MAX_HEADER)
-        return s2s_error_hint(
-            err,
-            s2s_error_set(
-                err, S2S_E_UNSUPPORTED,
-                "a safetensors header of %zu bytes, of which no reader takes more than %d", len,
-                S2S_SAFETENSORS_MAX_HEADER),
-            "--to hf with a smaller --max-shard-size, or --to torch_dist");
-    for (int i = 0; i < 8; i++)
-        head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
-    rc = put(sink, head, sizeof head, err);
-    return rc < 0 ? rc : put_header(metadata, targets, n, sink, &len, err);
+    enum { HEAD = 8 };
+    struct s2s_buf out = S2S_BUF_INIT;
+    int64_t at = 0;
+    int rc = 0;
+    s2s_buf_printf(&out, "%*s{\"__metadata__\":%s", HEAD, "", metadata);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = add_entry(&out, targets[i], &at, err);
+    s2s_buf_putc(&out, '}');
+    while (out.len % 8)
+        s2s_buf_putc(&out, ' ');
+    const size_t len = out.len - HEAD;
+    for (int i = 0; i < HEAD; i++)
+        out.data[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
+    if (rc == 0 && len > S2S_SAFETENSORS_MAX_HEADER) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "a safetensors header of %zu bytes, of which no reader takes more than "
+                           "%d",
+                           len, S2S_SAFETENSORS_MAX_HEADER);
+        s2s_error_hint(err, rc, "--to hf with a smaller --max-shard-size, or --to torch_dist");
+    }
+    if (rc == 0)
+        rc = put(sink, out.data, out.len, err);
+    s2s_buf_release(&out);
+    return rc;
 }
 
 static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, struct sink *sink,
@@ -264,8 +244,7 @@ static void shard_name(char name[SHARD_NAME], size_t shard, size_t n)
     snprintf(name, SHARD_NAME, "model-%05zu-of-%05zu.safetensors", shard + 1, n);
 }
 
-/* Writes the index, which maps tensors to shards, in pieces: for a model of very many tensors it is
- * the largest thing that would be in memory. */
+/* Writes the index, which maps tensors to shards. */
 static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
 {
     const struct shards *shards = ctx;
@@ -273,13 +252,12 @@ static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error 
     struct s2s_buf text = S2S_BUF_INIT;
     int64_t total = 0;
     size_t shard = 0, end;
-    int rc = 0;
     for (size_t i = 0; i < plan->n_targets; i++)
         total += s2s_ckpt_target_bytes(&plan->targets[i]);
     s2s_buf_printf(&text,
                    "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
                    (long long)total);
-    for (size_t begin = 0; begin < plan->n_targets && rc == 0; begin = end) {
+    for (size_t begin = 0; begin < plan->n_targets; begin = end) {
         char name[SHARD_NAME];
         end = shard_end(plan, begin, shards->max_bytes);
         shard_name(name, shard++, shards->n);
@@ -288,11 +266,11 @@ static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error 
             add_json_text(&text, s2s_ckpt_target_name(&plan->targets[i]));
             s2s_buf_printf(&text, ": \"%s\"", name);
         }
-        rc = ckpt_file_write(file, text.data, text.len, err);
-        s2s_buf_clear(&text);
     }
+    s2s_buf_puts(&text, "\n  }\n}\n");
+    int rc = ckpt_file_write(file, text.data, text.len, err);
     s2s_buf_release(&text);
-    return rc < 0 ? rc : ckpt_file_write(file, "\n  }\n}\n", 7, err);
+    return rc;
 }
 
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,

@@ -49,7 +49,8 @@ static void respell(const char *text, const char *family)
     const size_t n = sizeof tensors / sizeof *tensors;
     struct ckpt_map_source *sources = s2s_xcalloc(n, sizeof *sources);
     for (size_t i = 0; i < n; i++)
-        sources[i] = (struct ckpt_map_source){.name = s2s_xstrdup(tensors[i].name), .tensor = &tensors[i]};
+        sources[i] =
+            (struct ckpt_map_source){.name = s2s_xstrdup(tensors[i].name), .tensor = &tensors[i]};
     ckpt_map_respell(sources, n, text, family);
     for (size_t i = 0; i < n; i++)
         if (!sources[i].name)

@@ -18,7 +18,8 @@ setup() {
     # for ((n = 1; ..; n += n > 1 ? STEP : FIRST))
     export S2S_LONG=${S2S_LONG:-}
     STEP=$((${#S2S_LONG} > 0 ? 1 : 4))
-    FIRST=$((1 + $(date +%s) / 86400 % STEP))
+    FIRST=$((1 + ${S2S_DAY:-$(date +%s) / 86400} % STEP)) # S2S_DAY: of another day
+    TURN=0 # see turn
     cd "$BATS_TEST_TMPDIR" || return 1
     if declare -F setup_tool >/dev/null; then setup_tool; fi
 }
@@ -28,6 +29,12 @@ mpirun_n() {
     local n=$1
     shift
     mpirun --oversubscribe --bind-to none -n "$n" "$@"
+}
+
+# `turn || continue` begins a loop over four cases or more of one rule: it takes every fourth from one that the day chooses, with S2S_LONG each of them
+turn() {
+    TURN=$((TURN + 1))
+    [ $((TURN % STEP)) = $((FIRST % STEP)) ]
 }
 
 # exits STATUS COMMAND...: runs it (stdout and stderr in $output) and demands the exit status

@@ -1,6 +1,6 @@
 # Runs s2s-ckpt over checkpoints that lie, of which each must be refused by name, in little time and memory, and with nothing written:
 # refused.py LIST LEAST COMMAND... where LIST has lines "NAME<tab>what is said", at least LEAST of them, and {} in a COMMAND is cases/NAME.
-# The first COMMAND is run for every one, of the others one in turn, or (S2S_LONG is set) each.
+# One COMMAND in turn is run for each, or (S2S_LONG is set) all of them.
 import os, resource, subprocess, sys, time
 
 path, least, commands = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -42,8 +42,7 @@ def refuse(command, name, text):
 
 
 for i, (name, text) in enumerate(cases):
-    others = commands[1:] if os.environ.get("S2S_LONG") or len(commands) < 2 else [commands[1 + (i + day) % (len(commands) - 1)]]
-    for command in commands[:1] + others:
+    for command in commands if os.environ.get("S2S_LONG") else [commands[(i + day) % len(commands)]]:
         words = ["s2s-ckpt"] + [word.replace("{}", "cases/" + name) for word in command.split(" ")]
         problem = refuse(words, name, text)
         if problem:

@@ -128,6 +128,7 @@ PY
     : >in/below/tokenizer.json
     ln -s nowhere in/extra.json
     for command in "convert --to hf" "convert --plan --to hf" "convert --to torch_dist --map llama" "convert --to torch_dist" "average --to hf in"; do
+        turn || continue
         rm -rf out
         s2s-ckpt $command --json in out >loud.json 2>said
         rm -rf out
@@ -142,6 +143,7 @@ PY
     part=$(ls model-00001-of-*)
     name=$(s2s-ckpt ls -q "$part" | head -1 | cut -f1)
     for command in "ls $part" "verify $part" "diff $part $part" "cat $part $name"; do
+        turn || continue
         s2s-ckpt ${command/ / --json } >loud.json 2>said
         s2s-ckpt ${command/ / -q --json } >quiet.json 2>none
         sort -u said >once # diff reads it twice

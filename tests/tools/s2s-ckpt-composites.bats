@@ -604,6 +604,7 @@ st.rename('vlm.safetensors', 'named.safetensors', lambda k: None if k[:9] == 'op
         rm dist/iter_*/s2s-manifest.json
     }
     while read -r eye projection language; do
+        turn || continue
         named "$eye" "$projection" "$language"
         exits 0 s2s-ckpt convert --strict --to hf dist got
         exits 0 s2s-ckpt diff want got
@@ -728,6 +729,7 @@ YAML
     write_lib
     s2s-ckpt convert -q --to safetensors "$DATA/mcore015_vlm_tp2" vlm.safetensors
     while read -r map eye projection language; do
+        turn || continue
         python3 -c "
 import st, sys
 part = dict(zip(('vision_model', 'vision_projection', 'language_model'), sys.argv[1:]))
@@ -872,6 +874,7 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map mine.map --config config.json good.safetensors x
     says "model.layers.0.mlp.gate.weight: shape [3, 4], expected [3, 7]"
     for wrong in '[r' '[r,]' '[r+]' 'r,7' '[r|7]' '[r,7] [r,7]'; do
+        turn || continue
         echo "family mine
 a b copy $wrong" >mine.map
         exits 1 s2s-ckpt convert --to torch_dist --map mine.map good.safetensors x

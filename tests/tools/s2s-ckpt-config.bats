@@ -153,6 +153,7 @@ PY
 
 @test "config.json: what transformers' model cannot do gives none, and a word why" {
     while read -r change why; do
+        turn || continue
         megatron llama_gqa_untied "$change"
         rm -rf out
         exits 0 s2s-ckpt convert --to hf in out
@@ -292,6 +293,7 @@ PY
 
 @test "config.json of another kind of model is refused: transformers would leave out what its class has not" {
     while read -r name type tensor; do
+        turn || continue
         rm -rf in
         s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/$name" in
         jq ".model_type = \"$type\"" "$MODELS/$name/config.json" >other.json
@@ -323,6 +325,7 @@ LIST
     says "--map nemotron is that family's"
     # to Megatron's names too, and what its class always has
     while read -r name type map why; do
+        turn || continue
         jq ".model_type = \"$type\"" "$MODELS/$name/config.json" >other.json
         exits 1 s2s-ckpt convert --to torch_dist --map $map --config other.json "$MODELS/$name" out
         says "the configuration says that this is a $type"
@@ -483,6 +486,7 @@ PY
     exits 0 s2s-ckpt convert -q --to hf in out
     grep -q '"routed_scaling_factor": 2\.0' out/config.json
     while IFS='|' read -r change says none; do
+        turn || continue
         # shellcheck disable=SC2086
         hybrid $change
         rm -rf out
@@ -637,6 +641,7 @@ LIST
 @test "where Megatron and transformers compute a Nemotron-H differently, both ways say so" {
     s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
     while IFS='|' read -r change why; do
+        turn || continue
         jq ". + {layer_norm_epsilon: 1e-5, num_experts_per_tok: 2} + $change" hf/config.json >config.json
         rm -rf out
         exits 0 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json hf out
@@ -888,6 +893,7 @@ YAML
     [ "$(config .max_position_embeddings)" = "$(jq -c '[.max_position_embeddings]' "$M")" ]
     # what Llama has not is refused, as it is of others' arguments
     while IFS='|' read -r norm activation more why; do
+        turn || continue
         nemo "normalization: $norm" "activation: $activation" "$more"
         exits 0 s2s-ckpt convert --strict --to hf llm.nemo out
         says "no config.json: $why"
@@ -975,6 +981,7 @@ PY
 
 @test "a Nemotron-H without a Mamba layer is one, and no Llama or Qwen" {
     for pattern in '*-' '*E-' 'E' '--' '*'; do
+        turn || continue
         layers "$pattern"
         saved num_attention_heads=4 num_query_groups=2 kv_channels=3 vocab_size=20
         exits 0 s2s-ckpt convert -q --strict --to hf in out
@@ -1146,6 +1153,7 @@ save("in/model.safetensors", a=("F32", np.zeros(2, np.float32)), w=("BF16", np.z
 @test "a config.json of another model is refused: layers, their kinds and sizes; nothing is written" {
     layers '*-E*'
     while IFS='|' read -r change says; do
+        turn || continue
         jq "$change" model/config.json > other.json
         for to in hf torch_dist; do
             rm -rf out
@@ -1312,6 +1320,7 @@ json.dump(config, open("in/config.json", "w"))
 PY
     }
     for value in 2147483647 10000 0 -1 null '"3"' 3.0; do
+        turn || continue
         config num_hidden_layers "$value"
         for command in "verify in" "convert --to hf in out"; do
             exits 1 s2s-ckpt $command
@@ -1320,6 +1329,7 @@ PY
         done
     done
     for value in 2147483647 -2 '"8"' 8.0; do
+        turn || continue
         config num_local_experts "$value"
         exits 1 s2s-ckpt verify in
         says "config.json: num_local_experts is $value, which is no number of experts"

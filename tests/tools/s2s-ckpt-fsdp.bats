@@ -141,6 +141,7 @@ PY
     says "files of two saves: model_world_size_2_rank_1.pt is of 2 ranks, model_world_size_3_rank_0.pt of 3"
     rm in/model_world_size_2_rank_1.pt
     for name in 03_rank_1 3_rank_3 3_rank_x 3 3_rank_1.2 0_rank_0 99999999999999999999_rank_0; do
+        turn || continue
         touch in/model_world_size_$name.pt
         exits 1 s2s-ckpt ls in
         says "model_world_size_$name.pt: a rank's file is named model_world_size_N_rank_R.pt"

@@ -32,6 +32,7 @@ refused() {
     n=0
     while IFS=$'\t' read -r name says; do
         n=$((n + 1))
+        turn || continue
         exits 0 s2s-ckpt verify -q "cases/$name"
         exits 0 s2s-ckpt ls --sha256 "cases/$name"
         output=${output//$'\t'/ }

@@ -79,6 +79,7 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
     integrity in
     cp in/integrity.json kept
     for command in "convert --to torch_dist" "convert --to safetensors" reshard prune "average in"; do
+        turn || continue
         rm -rf out
         cp kept in/integrity.json
         exits 0 s2s-ckpt $command -q in out
@@ -218,7 +219,7 @@ PY
     says "; 1 file as the manifest says"
     size=$(stat -c %s a.safetensors)
     cp a.safetensors good
-    for ((at = size - 328; at < size; at += 7)); do
+    for ((at = size - 328; at < size; at += 41)); do
         flip a.safetensors $at $((at % 8))
         exits 1 s2s-ckpt verify a.safetensors
         cp good a.safetensors
@@ -259,7 +260,7 @@ PY
 }
 
 @test "files alone that several write at once: the one that stays has its own manifest" {
-    for ((round = 0; round < (STEP > 1 ? 20 : 60); round++)); do
+    for ((round = 0; round < (STEP > 1 ? 8 : 60); round++)); do
         s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors &
         s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" a.safetensors &
         s2s-ckpt convert -q --to safetensors --dtype f32 "$DATA/hf_sharded" a.safetensors &

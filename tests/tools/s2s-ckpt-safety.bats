@@ -242,6 +242,7 @@ mounts_or_skip() {
     [ "$(tar xOf out.nemo ./own)" = text ]
     rm out.nemo
     for name in linked ../secret /etc/passwd in/../real . .. 0123456789abcdef0123456789abcdef_../secret "$(printf 'x%.0s' {1..90})"; do
+        turn || continue
         named "$name"
         [ "$status" -eq 1 ] && says "names nemo:" || { echo "$name: $status $output" >&2; return 1; }
         [ ! -e out.nemo ]
@@ -394,6 +395,7 @@ PY
     for to in hf torch_dist safetensors; do
         local stopped=0 signals=(INT TERM)
         for ms in 001 004 008 012 016 020 025 030 040 060; do
+            turn || [ $ms = 001 ] || continue
             [ -n "$S2S_LONG" ] || signals=($([ "${signals[0]}" = TERM ] && echo INT || echo TERM)) # by turns
             for signal in "${signals[@]}"; do
                 run timeout -s $signal 0.$ms s2s-ckpt convert -q --to $to in.safetensors out
@@ -463,7 +465,18 @@ def tar(name, members, pack=lambda b: b):
 inside = [("a_long_name_of_a_model/model_config.yaml", config), ("a_long_name_of_a_model/model_weights.ckpt", weights)]
 tar("short.nemo", [("a", b"x"), ("tokenizer.model", b"x")] + inside)
 tar("up.nemo", [("model_config.yaml", config), ("model_weights.ckpt", weights), ("sub/..", b"x")])
-tar("beside.nemo", [("model_config.yaml", config), ("model_weights.ckpt", weights)] + [("f%d" % i, bytes(100 << 20)) for i in range(3)])
+tar("beside.nemo", [("model_config.yaml", config), ("model_weights.ckpt", weights)])
+with tarfile.open("beside.nemo") as t:
+    t.getmembers()
+    end = t.offset
+with open("beside.nemo", "r+b") as f:  # and three files of holes
+    f.seek(end)
+    for i in range(3):
+        info = tarfile.TarInfo("f%d" % i)
+        info.size = 100 << 20
+        f.write(info.tobuf(tarfile.GNU_FORMAT))
+        f.seek(info.size, 1)
+    f.truncate(f.tell() + 1024)
 tar("nested.nemo", [], lambda b: gzip.compress(b"LRZI" + bytes(1000)))
 PY
     exits 0 s2s-ckpt ls short.nemo
@@ -514,9 +527,10 @@ tar("odd.nemo", ("./a\\..\\b", tarfile.REGTYPE, ""))
 for i, spelling in enumerate(("a/./b", "a//b", "././/a/b")):
     tar("twice%d.nemo" % i, ("a/b", tarfile.REGTYPE, ""), (spelling, tarfile.REGTYPE, ""))
 for name, kind, target in ("many", tarfile.REGTYPE, ""), ("linked", tarfile.LNKTYPE, first):
-    tar(name + ".nemo", *(("%d_tokenizer.model" % i, kind, target) for i in range(20000)), mode="w:gz")
+    tar(name + ".nemo", *(("%d_tokenizer.model" % i, kind, target) for i in range(5000)), mode="w:gz")
 PY
     for name in up folder root link device fifo lost odd twice{0..2}; do
+        turn || continue
         for command in ls verify; do
             exits 1 s2s-ckpt $command $name.nemo
             says "$name.nemo: "
@@ -1065,6 +1079,7 @@ PY
 @test "what a signal interrupts leaves nothing, and ends of that signal" {
     large big.safetensors 512
     for signal in INT TERM HUP PIPE ALRM USR1 USR2 XCPU; do
+        turn || continue
         run python3 - $signal <<'PY'
 import os, signal, subprocess, sys
 number = getattr(signal, "SIG" + sys.argv[1])

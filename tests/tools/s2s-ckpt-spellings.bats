@@ -285,11 +285,13 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --layers numbered --map qwen_moe --config config.json hf.safetensors whole
     exits 0 s2s-ckpt convert -q --to safetensors whole megatron.safetensors
     for lost in self_attn.q_norm.weight self_attn.k_norm.weight self_attn.q_proj.bias mlp.shared_expert_gate.weight mlp.shared_expert.down_proj.weight; do
+        turn || continue
         python3 lose.py hf.safetensors less.safetensors model.layers.1.$lost
         exits 1 s2s-ckpt convert --layers numbered --to torch_dist --map qwen_moe --config config.json less.safetensors out
         says "model.layers.1.$lost"
     done
     for lost in self_attention.q_layernorm.weight self_attention.linear_qkv.bias mlp.shared_experts.gate_weight mlp.shared_experts.linear_fc1.weight; do
+        turn || continue
         python3 lose.py megatron.safetensors less.safetensors decoder.layers.2.$lost
         exits 1 s2s-ckpt convert --to hf --config config.json less.safetensors out
         says "decoder.layers.2.$lost"
@@ -356,6 +358,7 @@ PY
     exits 0 s2s-ckpt diff hf.safetensors back
     # what its arguments are: gains around 0 of norms that subtract the mean, and the part of a head that is turned
     while IFS='|' read -r part more why; do
+        turn || continue
         rm -rf "args$part"
         jq '. + {hidden_act: "relu2", norm_eps: 0.001, partial_rotary_factor: '"$part}" config.json >more.json
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron --config more.json hf.safetensors "args$part"
@@ -430,6 +433,7 @@ PY
     exits 0 s2s-ckpt convert -q --to torch_dist --map language_model --config config.json memory.safetensors all
     s2s-ckpt ls --json all | jq -r '.tensors[].name' >names
     for name in embedding.word_embeddings output_layer decoder.final_layernorm decoder.layers.mlp.linear_fc1; do
+        turn || continue
         grep -qx "language_model.$name.weight" names
     done
 }

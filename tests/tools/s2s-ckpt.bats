@@ -327,6 +327,7 @@ PY
 
 @test "convert --to torch_dist --map: decoders of transformers, layers stacked or numbered" {
     for name in llama_gqa_tied llama_gqa_untied qwen2 qwen3 gemma1; do
+        turn || continue
         for layers in auto numbered; do
             rm -rf out back
             exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --layers $layers "$ROOT/tests/oracle/models/$name" out
@@ -564,6 +565,7 @@ PY
 @test "convert to torch_dist and to safetensors keeps every tensor bit for bit, whatever the input" {
     for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore012_torch24_flattened_tp2 dcp_plain dcp_fsdp2 dcp_hf \
         hf_sharded zip.pt legacy.pt pytorch_model.bin mp_rank; do
+        turn || continue
         rm -rf out out.safetensors
         exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/$name" out
         exits 0 s2s-ckpt convert -q --to safetensors "$DATA/$name" out.safetensors
@@ -1052,6 +1054,7 @@ PY
 
 @test "reshard: any number of files, every tensor and object as it was" {
     for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore016_hybrid_tp2pp2ep2 mcore012_torch24_flattened_tp2 dcp_plain; do
+        turn || continue
         s2s-ckpt ls --json --sha256 "$DATA/$name" | python3 -c 'import json,sys; d=json.load(sys.stdin)
 for t in d["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])
 for o in d["objects"]: print(o["name"])' >want
@@ -2339,11 +2342,11 @@ PY
     says "nemo2/weights: a zarr checkpoint"
 }
 
-@test "memory does not grow with the checkpoint: 350 MB pass through less than 64 MiB" {
+@test "memory does not grow with the checkpoint: 140 MB pass through less than 64 MiB" {
     python3 - <<'PY'
 import json, os, struct
 header, at = {}, 0
-for i, shape in enumerate(([48 << 20, 1], [1, 48 << 20], [4096, 6144], [16, 32, 64, 512, 3])):  # one row, many rows, many axes
+for i, shape in enumerate(([24 << 20, 1], [1, 24 << 20], [2048, 6144], [16, 32, 64, 256, 3])):  # one row, many rows, many axes
     n = 2
     for size in shape:
         n *= size
@@ -2353,9 +2356,9 @@ head = json.dumps(header).encode()
 with open("large.safetensors", "wb") as f:
     f.write(struct.pack("<Q", len(head)) + head)
     f.truncate(8 + len(head) + at)
-assert at > 300 << 20
+assert at > 140 << 20
 PY
-    for step in "--to torch_dist large.safetensors dist" "--to hf dist hf" "--to hf --dtype f32 --max-shard-size 200MB dist cast"; do
+    for step in "--to torch_dist large.safetensors dist" "--to hf dist hf" "--to hf --dtype f32 --max-shard-size 100MB dist cast"; do
         exits 0 s2s-ckpt convert --no-sync $step
         [[ $output =~ "peak memory "([0-9]+)" MiB" ]]
         case ${S2S_BIN:-} in *sanitize*) continue ;; esac
@@ -2363,7 +2366,7 @@ PY
     done
 }
 
-@test "1,000 shards are converted with at most 300 files open" {
+@test "long: 1,000 shards are converted with at most 300 files open" {
     python3 - <<'PY'
 import json, os, struct
 os.mkdir("many")

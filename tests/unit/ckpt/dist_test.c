@@ -18,6 +18,8 @@
 #include "lib/ckpt/read/torch_zip.h"
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
+#include "lib/ckpt/write/write_hf.h"
+#include "lib/io/outfile.h"
 #include "lib/io/zip.h"
 
 struct fixture {
@@ -485,6 +487,31 @@ static void strides_of_absurd_sizes_do_not_overflow(void **state)
     assert_int_equal(stride[0], INT64_MAX);
 }
 
+/* 100,000,000 bytes, as in the format's own reader */
+static void no_safetensors_header_is_longer_than_readers_take(void **state)
+{
+    enum { NAME = 4000, FIT = 24600, N = 24900 };
+    const int64_t shape[1] = {0};
+    char *name = s2s_xcalloc(NAME + 1, 1);
+    struct s2s_ckpt_plan plan = {.source = NULL};
+    struct s2s_ckpt_write how = {.n_files = 0};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_outfile *out;
+    memset(name, 'n', NAME);
+    for (int i = 0; i < N; i++) {
+        name[snprintf(name, NAME, "%05d", i)] = 'n';
+        s2s_ckpt_plan_add(&plan, name, S2S_U8, 1, shape);
+    }
+    assert_int_equal(s2s_outfile_open(&out, "/dev/null", &err), 0);
+    assert_int_equal(s2s_ckpt_write_safetensors(&plan, 0, FIT, out, &how, NULL, &err), 0);
+    assert_int_equal(s2s_ckpt_write_safetensors(&plan, 0, N, out, &how, NULL, &err),
+                     S2S_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "of which no reader takes more than 100000000"));
+    s2s_outfile_abort(out);
+    s2s_ckpt_plan_release(&plan);
+    free(name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +534,7 @@ int main(void)
         cmocka_unit_test(a_walk_meets_each_element_once),
         cmocka_unit_test(strides_of_absurd_sizes_do_not_overflow),
         cmocka_unit_test(a_common_state_leaves_its_list),
+        cmocka_unit_test(no_safetensors_header_is_longer_than_readers_take),
         cmocka_unit_test(an_optimizer_may_have_any_number_of_small_tensors),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
                                         remove_root),

@@ -2,19 +2,11 @@
 #include "tools/ckpt/beside.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/write/share.h"
-
-/* As the number of a signal: it was none that stopped the caller's work. */
-enum { NO_SIGNAL = -1 };
 
 static void *run(void *arg)
 {
     struct ckpt_beside *b = arg;
-    int none = 0;
     b->rc = b->check(b->ctx, &b->how, &b->err);
-    /* a rank does not fail alone: with others the caller's work goes on to where all agree */
-    if (b->rc < 0 && b->given.stop && ckpt_share_size(&b->given) == 1)
-        b->ends_caller = atomic_compare_exchange_strong(b->given.stop, &none, NO_SIGNAL);
     return NULL;
 }
 
@@ -46,8 +38,7 @@ int ckpt_beside_end(struct ckpt_beside *b, int rc, struct s2s_error *err)
         pthread_join(b->thread, NULL);
     else if (rc == 0)
         run(b);
-    if (b->rc < 0 && (rc == 0 || (b->ends_caller && rc == S2S_E_INTERRUPTED))) {
-        s2s_error_clear(err);
+    if (rc == 0 && b->rc < 0) {
         *err = b->err;
         return b->rc;
     }

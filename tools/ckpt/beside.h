@@ -18,19 +18,18 @@ struct ckpt_beside {
     struct s2s_ckpt_write how, given;
     atomic_int stop;
     pthread_t thread;
-    bool has_thread;  /* false: there is no thread to be had; it runs at the end */
-    bool ends_caller; /* it failed, and has stopped the caller's own work by given.stop */
+    bool has_thread; /* false: there is no thread to be had; it runs at the end */
     int rc;
     struct s2s_error err;
 };
 
-/* Begins check(ctx, ..). how: its progress, ranks, and what a signal stops it and the caller's own
- * work by (or NULL), which a failure of the check then does, too; copied. beside stays where it is
- * until ckpt_beside_end. */
+/* Begins check(ctx, ..). how: its progress, ranks, and what a signal
+ * stops it by (or NULL); copied. beside stays where it is until
+ * ckpt_beside_end. */
 void ckpt_beside_begin(struct ckpt_beside *beside, ckpt_beside_check *check, void *ctx,
                        struct s2s_ckpt_write how);
 /* Waits for it. rc: result of the caller's own work; if negative, that is returned, and the check
- * stopped, unless the check failed first. */
+ * stopped. */
 int ckpt_beside_end(struct ckpt_beside *beside, int rc, struct s2s_error *err);
 
 #endif

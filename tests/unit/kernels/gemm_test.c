@@ -349,7 +349,7 @@ static void halves_multiply_to_floats_and_to_halves(void **state)
         return; /* the types are these whatever others a table has */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int how = 0; how < 32; how++)
-            if (sizes[i].n < 600 || !is_left_out((size_t)how, 5)) /* each way to be transposed */
+            if (sizes[i].n < 600 || !is_short() || how % 5 == 0) /* each way to be transposed */
                 check_halves(sizes[i], how & 1, how & 2, how & 4, how & 8 ? 1 : 0.5f, how & 16);
 }
 

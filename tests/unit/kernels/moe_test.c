@@ -269,15 +269,15 @@ static int32_t segment_of(const struct balance *c, int64_t r)
     return r % 5 == 4 ? -1 : c->segments == 3 ? (r % 3 ? 2 : 0) : (int32_t)(r % 2);
 }
 
-/* counts: NULL where they are not wanted, as they take long. */
+/* Of rows [first, end); counts: NULL where they are not wanted, as they take long. */
 static void ref_load(double *counts, double *probs, double *square, const double *l,
-                     const struct balance *c)
+                     const struct balance *c, int64_t first, int64_t end)
 {
     if (counts)
         memset(counts, 0, (size_t)(c->segments * c->e) * sizeof *counts);
     memset(probs, 0, (size_t)(c->segments * c->e) * sizeof *probs);
     *square = 0;
-    for (int64_t r = 0; r < c->n; r++) {
+    for (int64_t r = first; r < end; r++) {
         double s[MAX_E], sum = 0, exps = 0;
         const int64_t segment = segment_of(c, r);
         if (segment < 0)
@@ -296,13 +296,13 @@ static void ref_load(double *counts, double *probs, double *square, const double
     }
 }
 
-/* The two losses, of given counts. */
+/* What rows [first, end) add to the two losses, of given counts. */
 static void ref_losses(double *losses, const double *l, const double *counts,
-                       const struct balance *c)
+                       const struct balance *c, int64_t first, int64_t end)
 {
     double probs[MAX_SEGMENTS * MAX_E], square, all = 0, used = 0;
     double rows[MAX_SEGMENTS] = {0};
-    ref_load(NULL, probs, &square, l, c);
+    ref_load(NULL, probs, &square, l, c, first, end);
     for (int64_t i = 0; i < c->segments * c->e; i++)
         rows[i / c->e] += counts[i] / (double)c->k;
     for (int64_t s = 0; s < c->segments; s++) {
@@ -358,7 +358,7 @@ static void balance_case(const struct balance *c, bool accumulate)
     done();
     for (int64_t i = 0; i < c->n * c->e; i++)
         l[i] = logits[i / c->e * stride + i % c->e];
-    ref_load(want_counts, want_probs, &want_totals[0], l, c);
+    ref_load(want_counts, want_probs, &want_totals[0], l, c, 0, c->n);
     for (int64_t r = 0; r < c->n; r++)
         want_totals[1] += segment_of(c, r) >= 0;
     close_to("counts", counts, want_counts, 1, sums, sums, 0);
@@ -368,17 +368,18 @@ static void balance_case(const struct balance *c, bool accumulate)
                                   vec(counts), vec(probs), vec(totals), vec(factors),
                                   on(losses, sizeof losses), c->e, c->k, c->segments, c->n_rows});
     done();
-    ref_losses(want, l, want_counts, c);
+    ref_losses(want, l, want_counts, c, 0, c->n);
     const float got[] = {(float)losses[0] - 10, (float)losses[1] - 20};
     close_to("losses", got, want, 1, 2, 2, 1e-5);
     assert_true(losses[2] - 30 == want_totals[1]);
     for (int64_t i = 0; i < c->n * c->e; i++) {
         const double h = 1e-5, x = l[i];
+        const int64_t row = i / c->e; /* alone feels it */
         double up[2], down[2];
         l[i] = x + h;
-        ref_losses(up, l, want_counts, c);
+        ref_losses(up, l, want_counts, c, row, row + 1);
         l[i] = x - h;
-        ref_losses(down, l, want_counts, c);
+        ref_losses(down, l, want_counts, c, row, row + 1);
         l[i] = x;
         want_dl[i] = (accumulate ? dl[i / c->e * stride + i % c->e] : 0) +
                      (3 * (up[0] - down[0]) + 0.5 * (up[1] - down[1])) / (2 * h);

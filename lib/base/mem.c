@@ -19,6 +19,12 @@ static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
     quick_exit(1);
 }
 
+void s2s_no_memory(void)
+{
+    dprintf(STDERR_FILENO, "%s: out of memory; free some\n", program_invocation_short_name);
+    quick_exit(1);
+}
+
 void s2s_out_of_memory(const struct s2s_error *err)
 {
     dprintf(STDERR_FILENO, "%s: %s%s%s\n", program_invocation_short_name, err->text,

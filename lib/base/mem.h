@@ -12,6 +12,10 @@
 
 struct s2s_error;
 
+/* Ends the program with the message of s2s_xmalloc and status 1, where the memory was another
+ * library's to ask for. */
+_Noreturn void s2s_no_memory(void);
+
 /* Ends the program with the error's text and hint, and status 1: for memory that is out where no
  * error can be returned. */
 _Noreturn void s2s_out_of_memory(const struct s2s_error *err);

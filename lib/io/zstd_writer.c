@@ -40,7 +40,7 @@ static ZSTD_CCtx *new_context(int level)
 {
     ZSTD_CCtx *ctx = ZSTD_createCCtx();
     if (!ctx)
-        S2S_BUG("no memory for a zstd context");
+        s2s_no_memory();
     ZSTD_CCtx_setParameter(ctx, ZSTD_c_compressionLevel, level);
     ZSTD_CCtx_setParameter(ctx, ZSTD_c_checksumFlag, 1);
     return ctx;

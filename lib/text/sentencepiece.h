@@ -29,6 +29,10 @@ struct text_sentencepiece {
 
 const struct text_sentencepiece *text_sentencepiece_table(void);
 
+/* Nobody catches what C++ throws where memory is out: from here on the program ends instead, with
+ * the message of s2s_xmalloc. Before the library is opened, which allocates. */
+void text_end_without_memory(void);
+
 #ifdef __cplusplus
 }
 #endif

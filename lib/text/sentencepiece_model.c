@@ -13,6 +13,7 @@ struct text_sp {
 static const struct text_sentencepiece *load(struct s2s_error *err)
 {
     typedef const struct text_sentencepiece *get_table(void);
+    text_end_without_memory();
     void *lib = dlopen("libs2s-sentencepiece.so", RTLD_NOW | RTLD_LOCAL);
     get_table *get = lib ? (get_table *)dlsym(lib, "text_sentencepiece_table") : NULL;
     if (get)

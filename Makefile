@@ -153,7 +153,7 @@ $(BUILD)/emu/%.o: kernels/cuda/%.cu
 $(BUILD)/emu/%.o: kernels/cuda/emu/%.cc
 	$(compile_emu)
 # what g++ makes of these templates three times as fast runs but a fifth slower
-$(BUILD)/emu/attention_%.o: OPT := $(subst -O3,-O1,$(OPT))
+$(BUILD)/emu/attention_%.o $(BUILD)/emu/relattention%.o: OPT := $(subst -O3,-O1,$(OPT))
 # fibres change stacks under the sanitizers' eyes, which must not watch the code that does it
 $(BUILD)/emu/emu.o: OPT = -O2 -g $(if $(filter sanitize,$(VARIANT)),-DEMU_ASAN) $(if $(filter tsan,$(VARIANT)),-DEMU_TSAN)
 $(EMU_LIB): $(patsubst %,$(BUILD)/emu/%.o,$(basename $(notdir $(EMU_SRC))))

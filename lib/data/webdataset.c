@@ -36,6 +36,10 @@ struct webdataset {
     struct shard *shards;
     size_t n_shards, cap_shards;
     char *text_field, *lang_field;
+    /* Of Energon's field_map: the members that are sound and text; NULL: those of any kind of
+     * sound, and .txt. text_in_json: there alone */
+    char *sound_suffix, *text_suffix;
+    bool text_in_json;
     bool shuffle;
     uint64_t seed, epoch;
     json_t *tags;
@@ -69,7 +73,13 @@ static bool is_aside(const char *suffix)
     return false;
 }
 
-static void add_member(struct shard *shard, const struct s2s_member *member)
+static const char *text_suffix_of(const struct webdataset *s)
+{
+    return s->text_suffix ? s->text_suffix : ".txt";
+}
+
+static void add_member(struct shard *shard, const struct s2s_member *member,
+                       const struct webdataset *s)
 {
     const size_t len = key_len(member->name);
     const char *suffix = member->name + len;
@@ -82,11 +92,12 @@ static void add_member(struct shard *shard, const struct s2s_member *member)
         *group = (struct group){
             .key = s2s_xstrndup(member->name, len), .sound_at = -1, .json_at = -1, .text_at = -1};
     }
+    const bool is_sound = s->sound_suffix ? !strcmp(suffix, s->sound_suffix) : !is_aside(suffix);
     if (!strcmp(suffix, ".json")) {
         group->json_at = member->at;
-    } else if (!strcmp(suffix, ".txt")) {
+    } else if (!strcmp(suffix, text_suffix_of(s))) {
         group->text_at = member->at;
-    } else if (!is_aside(suffix)) {
+    } else if (is_sound) {
         group->has_two |= group->sound != NULL;
         free(group->sound);
         group->sound = s2s_xstrdup(suffix);
@@ -94,7 +105,7 @@ static void add_member(struct shard *shard, const struct s2s_member *member)
     }
 }
 
-static int read_members(struct shard *shard, struct s2s_error *err)
+static int read_members(struct shard *shard, const struct webdataset *s, struct s2s_error *err)
 {
     struct s2s_members *tar;
     struct s2s_member member;
@@ -105,7 +116,7 @@ static int read_members(struct shard *shard, struct s2s_error *err)
     if (rc < 0)
         return rc;
     while ((rc = s2s_members_next(tar, &member, err)) > 0)
-        add_member(shard, &member);
+        add_member(shard, &member, s);
     s2s_members_close(tar);
     return rc;
 }
@@ -127,7 +138,7 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
     for (; w->idx < s->n_shards; w->idx++, w->n_given = 0, s->epoch += w->idx == s->n_shards) {
         struct shard *shard = &s->shards[w->order[w->idx]];
         struct s2s_error fault = S2S_ERROR_INIT;
-        if (!shard->is_walked && read_members(shard, &fault) < 0) {
+        if (!shard->is_walked && read_members(shard, s, &fault) < 0) {
             w->fault = s2s_xmalloc(sizeof *w->fault);
             *w->fault = fault;
         }
@@ -205,19 +216,19 @@ static int take_json(struct s2s_sample *sample, const struct webdataset *s,
     return rc < 0 ? s2s_error_add(err, rc, "%s.json", group->key) : 0;
 }
 
-static int take_text(struct s2s_sample *sample, const struct shard *shard,
-                     const struct group *group, struct s2s_error *err)
+static int take_text(struct s2s_sample *sample, const struct webdataset *s,
+                     const struct shard *shard, const struct group *group, struct s2s_error *err)
 {
     size_t len = 0;
     char *text = NULL;
-    int rc = read_member(&text, &len, shard, group, ".txt", group->text_at, err);
+    int rc = read_member(&text, &len, shard, group, text_suffix_of(s), group->text_at, err);
     if (rc < 0)
         return rc;
     while (len > 0 && strchr("\r\n", text[len - 1]))
         text[--len] = 0;
     if (memchr(text, 0, len)) {
         free(text);
-        return s2s_error_set(err, S2S_E_FORMAT, "%s.txt has a byte 0", group->key);
+        return s2s_error_set(err, S2S_E_FORMAT, "%s%s has a byte 0", group->key, text_suffix_of(s));
     }
     free(sample->text);
     sample->text = text;
@@ -234,11 +245,12 @@ static int fill(struct s2s_sample *sample, const struct webdataset *s, const str
     sample->id = s2s_xstrdup(group->key);
     if (group->json_at >= 0)
         rc = take_json(sample, s, shard, group, err);
-    if (rc == 0 && group->text_at >= 0)
-        rc = take_text(sample, shard, group, err);
+    if (rc == 0 && group->text_at >= 0 && !s->text_in_json)
+        rc = take_text(sample, s, shard, group, err);
     if (rc == 0 && !sample->text)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text (txt, or '%s' of json)",
-                           group->key, s->text_field ? s->text_field : "text");
+        rc = s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text (%s, or '%s' of json)",
+                           group->key, text_suffix_of(s) + 1,
+                           s->text_field ? s->text_field : "text");
     if (rc < 0)
         return rc;
     struct s2s_sound *sound = &s2s_sample_add(sample, "user", NULL)->sound;
@@ -294,6 +306,8 @@ static void close_all(struct s2s_source *base)
     free(s->shards);
     free(s->text_field);
     free(s->lang_field);
+    free(s->sound_suffix);
+    free(s->text_suffix);
     json_decref(s->tags);
     free(s);
 }
@@ -365,6 +379,48 @@ static int add_counted(struct webdataset *s, const char *folder, const struct s2
     return 0;
 }
 
+/* Where the text is: a suffix, or json[KEY]. */
+static int map_text(struct webdataset *s, const struct s2s_conf *node, const char *from,
+                    struct s2s_error *err)
+{
+    const size_t len = strlen(from);
+    if (!s2s_starts_with(from, "json[")) {
+        if (strpbrk(from, "[]"))
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED, node, "'%s' is not read here", from);
+        free(s->text_suffix);
+        s->text_suffix = s2s_xasprintf(".%s", from);
+        return 0;
+    }
+    if (len < 7 || strcspn(from + 5, "[]") != len - 6 || from[len - 1] != ']')
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, node, "'%s': a key of json is expected",
+                              from);
+    s->text_in_json = true;
+    if (!s->text_field) /* else the command line says it */
+        s->text_field = s2s_xstrndup(from + 5, len - 6);
+    return 0;
+}
+
+/* Energon's field_map says which members are what a sample has. */
+static int read_field_map(struct webdataset *s, const char *folder, struct s2s_error *err)
+{
+    static const char *const words[] = {"text", "caption", "transcript", "answers", NULL};
+    struct s2s_conf *conf = NULL;
+    int rc = read_meta(&conf, folder, "dataset.yaml", S2S_CONF_YAML, err);
+    const struct s2s_conf *map = conf ? s2s_conf_key(conf, "field_map") : NULL;
+    const struct s2s_conf *sound = map ? s2s_conf_key(map, "audio") : NULL, *text = NULL;
+    const char *from = NULL;
+    for (const char *const *w = words; map && *w && !text; w++)
+        text = s2s_conf_key(map, *w);
+    if (rc == 0 && sound && (rc = s2s_conf_as_str(&from, sound, err)) == 0) {
+        free(s->sound_suffix);
+        s->sound_suffix = s2s_xasprintf(".%s", from);
+    }
+    if (rc == 0 && text && (rc = s2s_conf_as_str(&from, text, err)) == 0)
+        rc = map_text(s, text, from, err);
+    s2s_conf_free(conf);
+    return rc;
+}
+
 /* What Energon's `prepare` found, or the tars that are there. */
 static int add_folder(struct webdataset *s, const char *folder, struct s2s_error *err)
 {
@@ -384,6 +440,8 @@ static int add_folder(struct webdataset *s, const char *folder, struct s2s_error
         rc = add_counted(s, folder, info, err);
     if (rc == 0 && !split && !info)
         rc = add_tars_of(s, folder, err);
+    if (rc == 0)
+        rc = read_field_map(s, folder, err);
     s2s_conf_free(split);
     s2s_conf_free(info);
     return rc;

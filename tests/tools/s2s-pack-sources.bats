@@ -244,6 +244,10 @@ J
     [ "$(kept)" = "aa bbbb cc dd " ]
     [ "$(kept --min-duration 0.2)" = "aa bbbb dd " ]
     [ "$(kept --max-duration 0.2)" = "bbbb cc " ]
+    s2s-pack --manifest m.json --tokenizer "$tok" --batch-size 10 --max-duration 0.2 -o out.s2s 2>said
+    grep -q "0 truncated, 2 filtered;" said
+    exits 1 s2s-pack --manifest m.json --tokenizer "$tok" --batch-size 10 --min-duration 3 -o no.s2s
+    says "there is no sample to pack (4 read, 0 bad, 0 too long, 4 left out by duration)"
     [ "$(kept --keep-status pass)" = "aa bbbb cc " ]
     [ "$(jq -c .filtered r.json)" = '{"validation_status":1,"duration":0,"tokens":0,"tokens_per_second":0,"tokens_per_token":0,"bucket":0}' ]
     # 4 frames and 3 ids; 3 and 5; 2 and 3
@@ -410,6 +414,28 @@ for tensors, meta in naive.read_stream(sys.argv[1])[1]:
     printf -- '- {type: txt_pair, source_paths: ask.txt, target_paths: [say.txt, say.txt]}\n' >pairs.yaml
     exits 1 s2s-pack --input-cfg pairs.yaml --tokenizer "$tok" --batch-size 1 -o no.s2s
     says "expected as many files as source_paths"
+}
+
+@test "Energon's field_map says which members are sound and text" {
+    mkdir -p e/.nv-meta in
+    cp wav/w0.wav in/a.wav
+    echo wrong >in/a.txt
+    echo right >in/a.lab
+    echo '{"caption":"said","text":"wrong"}' >in/a.json
+    echo rest >in/a.pdf
+    tar cf e/0.tar -C in a.wav a.txt a.lab a.json a.pdf
+    texts() { pack --tar e --batch-size 1 -o out.s2s "$@" && rows out.s2s | cut -d'|' -f2; }
+    exits 1 s2s-pack --tar e --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "sample 'a' has several members that may be its sound"
+    printf 'sample_type: {__module__: megatron.energon, __class__: CrudeSample}\nfield_map: {audio: wav, text: "json[caption]"}\n' >e/.nv-meta/dataset.yaml
+    [ "$(texts)" = said ]
+    [ "$(texts --text-field text)" = wrong ]
+    printf 'field_map: {audio: wav, transcript: lab}\n' >e/.nv-meta/dataset.yaml
+    [ "$(texts)" = right ]
+    printf 'field_map: {audio: wav, text: "json[a][b]"}\n' >e/.nv-meta/dataset.yaml
+    exits 1 s2s-pack --tar e --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "dataset.yaml:1"
+    says "a key of json is expected"
 }
 
 @test "an option that would be without effect is refused, with what it goes with" {

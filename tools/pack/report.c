@@ -137,19 +137,29 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
                  (long long)plan->n_longer);
 }
 
+static int64_t filtered_of(const struct pack_plan *plan)
+{
+    int64_t n = 0;
+    for (int i = PACK_KEPT + 1; i < N_PACK_FILTERED; i++)
+        n += plan->n_filtered[i];
+    return n;
+}
+
 static void say_last_line(const struct pack_totals *t, const struct pack_plan *plan,
                           const struct pack_loader *loader)
 {
     fprintf(stderr,
             "s2s-pack: %lld samples (%.2f h) in %lld packs, %lld tokens, fill %.2f %%; padding "
-            "%.2f %%, as padded batches %.2f %%; %zu bad, %lld too long, %lld truncated; %.1f s, "
+            "%.2f %%, as padded batches %.2f %%; %zu bad, %lld too long, %lld truncated, %lld "
+            "filtered; %.1f s, "
             "%lld MiB\n",
             (long long)t->n_samples, hours_of(t, loader), (long long)t->n_packs,
             (long long)t->n_tokens, 100 * share(t->n_tokens, slots_of(t, plan)),
             100 * share(t->n_slots - t->n_tokens, t->n_slots),
             100 * share(t->n_padded_batch_slots - t->n_tokens, t->n_padded_batch_slots),
             plan->n_bad, (long long)plan->n_too_long, (long long)plan->n_truncated,
-            t->plan_s + t->pack_s, (long long)s2s_peak_memory_bytes() >> 20);
+            (long long)filtered_of(plan), t->plan_s + t->pack_s,
+            (long long)s2s_peak_memory_bytes() >> 20);
 }
 
 static void print_text(const struct pack_totals *t, const struct pack_plan *plan,
@@ -157,11 +167,11 @@ static void print_text(const struct pack_totals *t, const struct pack_plan *plan
 {
     printf("samples\t%lld\npacks\t%lld\nreal_tokens\t%lld\npadding_tokens\t%lld\n"
            "padded_batch_tokens\t%lld\nfill\t%.6f\nhours\t%.4f\nskipped\t%zu\ntoo_long\t%lld\n"
-           "truncated\t%lld\n",
+           "truncated\t%lld\nfiltered\t%lld\n",
            (long long)t->n_samples, (long long)t->n_packs, (long long)t->n_tokens,
            (long long)(t->n_slots - t->n_tokens), (long long)t->n_padded_batch_slots,
            share(t->n_tokens, slots_of(t, plan)), hours_of(t, loader), plan->n_bad,
-           (long long)plan->n_too_long, (long long)plan->n_truncated);
+           (long long)plan->n_too_long, (long long)plan->n_truncated, (long long)filtered_of(plan));
 }
 
 static int save(struct s2s_outfile *out, const char *text, struct s2s_error *err)

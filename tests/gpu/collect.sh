@@ -28,7 +28,7 @@ if [ -n "$nccl" ]; then
     cp "$bin"/libs2s-mpi.so "$out/tree/bin/"
 fi
 # the closure of libraries; those of the C and C++ compilers are the other machine's own, which may be newer
-find "$out"/tree/bin "$out"/tree/mpi \( -name '*.so' -o -path '*/bin/*' \) -type f | xargs ldd 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
+find "$out"/tree/bin "$out"/tree/mpi \( -name '*.so' -o -path '*/bin/*' \) -type f | { xargs ldd 2>/dev/null || true; } | awk '$3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so' |
     while read -r lib; do cp -L "$lib" "$out/tree/lib/"; done
 strip --strip-debug "$out"/tree/bin/* "$out"/tree/lib/* 2>/dev/null || true
 python3 tests/gpu/data.py "$out/tree/data"

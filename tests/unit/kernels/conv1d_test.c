@@ -50,6 +50,8 @@ static void fill(struct data *d, const struct shape *s, bool with_states, bool s
     d->dy = values(d->n, c, d->stride, 7);
     d->dfinal = values(d->ends, c, c, 8);
     d->dx = values(d->n, c, d->stride, 9);
+    for (int64_t i = d->cu[s->n_seqs] * d->stride; i < d->n * d->stride; i++)
+        d->x[i] = d->dy[i] = NAN; /* nobody reads the tail */
     d->dinitial = values(d->ends, c, d->stride, 10);
     d->dw = values(c, s->width, s->width, 11);
     d->dbias = values(1, c, c, 12);

@@ -72,6 +72,14 @@ static void add_input(struct data *d, int which, int64_t rows, int64_t cols, boo
         }
 }
 
+/* Rows behind the last sequence are read by nobody. */
+static void spoil_tail(float *x, int64_t begin, int64_t n, int64_t cols, int64_t stride)
+{
+    for (int64_t t = begin; t < n; t++)
+        for (int64_t i = 0; i < cols; i++)
+            x[t * stride + i] = NAN;
+}
+
 static void fill(struct data *d, const struct shape *s, struct how how)
 {
     *d = (struct data){.s = *s, .how = how, .size = s->dim * s->state};
@@ -95,6 +103,9 @@ static void fill(struct data *d, const struct shape *s, struct how how)
     d->final = values(s->n_seqs * s->heads, d->size, d->size, 302);
     d->dfinal = values(s->n_seqs * s->heads, d->size, d->size, 303);
     is_bf16 = bf16;
+    for (int i = X; i <= C; i++)
+        spoil_tail(d->in[i].data, d->cu[s->n_seqs], d->n, d->in[i].cols, d->in[i].stride);
+    spoil_tail(d->dy, d->cu[s->n_seqs], d->n, s->heads * s->dim, d->stride);
     d->want_y = doubles(d->n * s->heads * s->dim);
     d->want_final = doubles(s->n_seqs * s->heads * d->size);
 }

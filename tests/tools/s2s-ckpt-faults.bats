@@ -197,7 +197,7 @@ PY
 
 @test "one core compares digests in a thread beside the writing, as several do" {
     inject_or_skip
-    with_fault thread:1:SLOW taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+    with_fault thread:1:EAGAIN taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
     [ "$status" = 0 ]
     [ $fired = 1 ]
 }

@@ -1,6 +1,7 @@
 /* Attention, forward: the sizes of tiles for each width of heads and element type, and the entry.
  */
 #include "kernels/cuda/attention_fwd.h"
+#include "kernels/cuda/attention_sm90.h"
 
 static void run_bf16(struct s2s_queue *queue, const struct att_forward *f)
 {
@@ -56,8 +57,8 @@ void cuda_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
                                   args->lse};
     if (args->n_q == 0 || args->n_heads == 0)
         return;
-    if (bf16)
-        run_bf16(queue, &f);
-    else
+    if (!bf16)
         run_f32(queue, &f);
+    else if (!att_forward_sm90(queue, &f))
+        run_bf16(queue, &f);
 }

@@ -22,7 +22,8 @@ struct cuda_queue {
     struct rt_device device;
     struct rt_stream *stream;
     struct blas *blas;
-    bool tf32; /* products of F32 */
+    bool tf32;  /* products of F32 */
+    bool wgmma; /* the device has the instructions of sm_90a */
     struct upload upload;
 };
 

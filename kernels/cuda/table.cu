@@ -37,9 +37,15 @@ static void table_close(struct s2s_queue *queue)
     queue->handle = NULL;
 }
 
+/* Whether a variable of the environment begins with this character. */
+static bool says(const char *name, char what)
+{
+    const char *text = getenv(name);
+    return text && *text == what;
+}
+
 static int table_open(struct s2s_queue *queue, int index)
 {
-    const char *tf32 = getenv("S2S_TF32");
     struct cuda_queue *q = (struct cuda_queue *)calloc(1, sizeof *q);
     queue->handle = q;
     queue->lanes = 1;
@@ -48,12 +54,14 @@ static int table_open(struct s2s_queue *queue, int index)
         rc = rt_stream_new(&q->stream);
     if (rc == 0)
         rc = blas_new(&q->blas, q->stream);
-    if (rc)
-        table_close(queue);
-    else
-        q->tf32 = tf32 && *tf32 == '1';
     queue->status = rc;
-    return rc;
+    if (rc) {
+        table_close(queue);
+        return rc;
+    }
+    q->tf32 = says("S2S_TF32", '1');
+    q->wgmma = q->device.major == 9 && q->device.minor == 0 && !says("S2S_WGMMA", '0');
+    return 0;
 }
 
 static const char *table_status_text(int status)

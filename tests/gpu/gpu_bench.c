@@ -1,7 +1,8 @@
 /*
  * Times of single kernels of a device, at the shapes of a language model of 1.2 billion parameters:
  *
- *   gpu_bench [DEVICE] [SCALE]     cuda and 1; SCALE divides all sizes, for a try without a GPU
+ *   gpu_bench [DEVICE] [SCALE] [WORD]   cuda and 1; SCALE divides all sizes, for a try without a
+ *                                       GPU; of cases whose name has WORD alone
  *
  * One line a case: name, milliseconds (the best of three rounds), and the rate: GB/s of what must
  * be read and written, or TFLOP/s. peer.py prints the same names for torch. The status is 1 where
@@ -21,6 +22,7 @@
 static const struct s2s_kernels *k;
 static struct s2s_queue *queue;
 static int64_t scale = 1;
+static const char *only = "";
 static int n_failed;
 
 /* ---- memory ---- */
@@ -95,6 +97,8 @@ static double rounds(void (*call)(const void *), const void *args, int n)
 static void measure(const char *name, void (*call)(const void *), const void *args, double amount,
                     const char *unit)
 {
+    if (!strstr(name, only))
+        return;
     call(args);
     k->sync(queue);
     const double once = rounds(call, args, 1);
@@ -716,6 +720,8 @@ int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_device *device;
+    if (argc > 3)
+        only = argv[3];
     if (argc > 2)
         scale = strtol(argv[2], NULL, 10) > 0 ? strtol(argv[2], NULL, 10) : 1;
     if (s2s_device_open(&device, argc > 1 ? argv[1] : "cuda", &err) < 0) {

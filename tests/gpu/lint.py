@@ -43,6 +43,9 @@ def compile_file(source, arch, out):
         else:
             log = run(nvcc, *flags, *deps, "-arch=sm_" + arch, "-cubin", "-Xptxas", "-v", "-o", cubin, source)
         code = run(os.environ.get("CUOBJDUMP") or "cuobjdump", "--dump-sass", cubin)
+    # wgmma that ptxas does one by one, as its registers or its way through the code do not suit it
+    if serial := [line for line in log.split("\n") if "Potential Performance Loss" in line]:
+        sys.exit("\n".join(serial))
     kernels, at = {}, None
     for line in log.split("\n"):
         if found := re.search(r"Compiling entry function '(\w+)'", line):

@@ -59,6 +59,12 @@ extern "C" void emu_calls_so_far(struct emu_calls *out)
     *out = calls;
 }
 
+/* Products of warps with wgmma; attention_test.c reads it. */
+extern "C" uint64_t emu_products_so_far(void)
+{
+    return emu::done.products;
+}
+
 /* ---- streams ---- */
 
 struct rt_stream : emu_stream {

@@ -647,6 +647,76 @@ static void threads_do_not_change_a_byte(void **state)
     tear_down(&r[1]);
 }
 
+/* ---- Hopper's products and copies ---- */
+
+/* clang-format off */
+static const struct problem of_hopper[] = {
+    /* a length of 1, an empty one, several tiles, an empty one at the end; of all three widths */
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 64, .n_seqs = 5, .cu_q = {0, 270, 271, 271, 410, 410}, .cu_k = {0, 270, 271, 271, 410, 410}, .causal = true},
+    {.n_heads = 2, .n_kv_heads = 2, .dim = 128, .n_seqs = 2, .cu_q = {0, 130, 140}, .cu_k = {0, 400, 500}, .causal = false},
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 256, .n_seqs = 2, .cu_q = {0, 150, 160}, .cu_k = {0, 150, 160}, .causal = true},
+    /* rows in no span, whose numbers are none, before, between and after; windows; widths of parts of a tile */
+    {.n_heads = 3, .n_kv_heads = 1, .dim = 72, .window = 150, .cu_q = {345}, .cu_k = {480}, .n_spans = 3,
+     .spans = {{5, 131, 10, 300, 160}, {140, 1, 320, 0, 0}, {143, 200, 325, 129, -60}}},
+    {.n_heads = 2, .n_kv_heads = 1, .dim = 24, .cu_q = {150}, .cu_k = {600}, .n_spans = 2, .spans = {{3, 129, 300, 257, S2S_SPAN_ALL}, {140, 9, 20, 137, 128}}},
+    {.n_heads = 1, .n_kv_heads = 1, .dim = 200, .cu_q = {140}, .cu_k = {300}, .n_spans = 1, .spans = {{1, 130, 7, 270, 100}}},
+};
+/* clang-format on */
+
+/* Rows that stand in no span become NaN. */
+static void poison(struct run *r)
+{
+    const struct problem *p = r->p;
+    for (int j = 0; j < 3; j++)
+        for (int64_t row = 0; p->n_spans && row < r->n[j]; row++) {
+            bool stands = false;
+            for (const struct s2s_span *s = p->spans; s < p->spans + p->n_spans; s++)
+                stands |= j == 0 ? row >= s->q0 && row < s->q0 + s->nq
+                                 : row >= s->k0 && row < s->k0 + s->nk;
+            for (int64_t c = 0; !stands && c < r->width[j]; c++)
+                r->x[j][row * r->width[j] + c] = NAN;
+        }
+}
+
+/* On the emulator products are counted. */
+static uint64_t products_so_far(void)
+{
+    void *lib = dlopen("libs2s-emu.so", RTLD_NOW | RTLD_NOLOAD);
+    uint64_t (*count)(void);
+    assert_non_null(lib);
+    *(void **)&count = dlsym(lib, "emu_products_so_far");
+    dlclose(lib);
+    return count();
+}
+
+static void hopper_multiplies_as_the_definition_says(void **state)
+{
+    for (size_t i = 0; i < sizeof of_hopper / sizeof *of_hopper; i++) {
+        struct run r[2];
+        const uint64_t before = products_so_far();
+        const int times = is_left_out(i, 3) ? 1 : 2;
+        for (int again = 0; again < times; again++) {
+            set_up(&r[again], &of_hopper[i]);
+            poison(&r[again]);
+            setenv("S2S_EMU_SEED", again ? "7" : "3", 1);
+            forward(&r[again]);
+        }
+        unsetenv("S2S_EMU_SEED");
+        assert_true(products_so_far() > before);
+        struct doubles d = doubles_of(&r[0], false);
+        reference(r[0].p, &d);
+        close_to("o", r[0].x[3], d.o, r[0].n[0], r[0].width[0], r[0].width[0], 3e-6);
+        close_to("lse", r[0].x[5], d.lse, r[0].n[0], r[0].p->n_heads, r[0].p->n_heads, 3e-6);
+        free_doubles(&d);
+        for (int again = 0; again < times; again++) {
+            const size_t bytes = (size_t)(r[0].n[0] * r[0].width[0]) * sizeof(float);
+            assert_memory_equal(r[0].x[3], r[again].x[3], bytes);
+        }
+        for (int again = 0; again < times; again++)
+            tear_down(&r[again]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -660,5 +730,11 @@ int main(void)
         cmocka_unit_test(spans_with_common_keys_are_a_group),
         cmocka_unit_test(threads_do_not_change_a_byte),
     };
-    return run_on_tables_and_types(tests);
+    const struct CMUnitTest on_hopper[] = {
+        cmocka_unit_test(hopper_multiplies_as_the_definition_says),
+        cmocka_unit_test(rows_in_no_span_get_nothing),
+        cmocka_unit_test(the_tail_of_a_pack_is_not_read),
+        cmocka_unit_test(spans_with_common_keys_are_a_group),
+    };
+    return run_on_tables_and_types(tests) + run_emulated("90", on_hopper);
 }

@@ -365,4 +365,21 @@ static inline int run_tests_on_tables(const struct CMUnitTest *tests, size_t n, 
     return n_failed;
 }
 
+/* The tests in bf16 on the emulator as a GPU of compute capability sm / 10, where that table runs.
+ */
+#define run_emulated(sm, tests) run_tests_emulated(sm, tests, sizeof tests / sizeof *tests)
+static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *tests, size_t n)
+{
+    int n_failed = 0;
+    setenv("S2S_EMU_SM", sm, 1);
+    for (int t = 0; t < N_TABLES; t++) {
+        const bool is_emu = strcmp(tables[t].name, "emu") == 0;
+        const struct s2s_kernels *of = is_emu ? find_table(&tables[t]) : NULL;
+        if (of)
+            n_failed += run_tests_on_table(&tables[t], of, true, tests, n);
+    }
+    unsetenv("S2S_EMU_SM");
+    return n_failed;
+}
+
 #endif

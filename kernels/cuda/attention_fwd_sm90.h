@@ -90,36 +90,45 @@ static __device__ __forceinline__ void sm90_bring_tail(const forward_sm90 &a,
         mbarrier_arrive(shared_addr(&sh->v_full[0]));
 }
 
-/* Step i of the way brings K of tile i, as they are gone over, and V of the one before. */
+/* By one lane, alone, as one that is two phases late would take a wait for one to come: step i of
+ * the way, which brings K of tile i, as they are gone over, and V of the one before. */
+template <class S>
+static __device__ __forceinline__ void sm90_step(const forward_sm90 &a, forward_sm90_shared<S> *sh,
+                                                 const forward_sm90_work &w, int i, bool with_v)
+{
+    const int kv = w.head / a.f.p.n_rep, row = w.span.k0 + w.begin + (w.n_tiles - i) * S::N;
+    const int k_at = i % S::STAGES, v_at = (i + S::STAGES - 1) % S::STAGES;
+    if (i < w.n_tiles) {
+        if (i >= S::STAGES)
+            mbarrier_wait(shared_addr(&sh->k_empty[k_at]), (uint32_t)(i / S::STAGES + 1) & 1);
+        sm90_bring<S>(sh->k[k_at], &a.k, S::N, kv, row - S::N, &sh->k_full[k_at]);
+    }
+    if (!with_v)
+        return;
+    if (i > S::STAGES)
+        mbarrier_wait(shared_addr(&sh->v_empty[v_at]), (uint32_t)((i - 1) / S::STAGES + 1) & 1);
+    sm90_bring<S>(sh->v[v_at], &a.v, S::N, kv, row, &sh->v_full[v_at]);
+}
+
+/* By the warp. */
 template <class S>
 static __device__ __forceinline__ void sm90_produce(const forward_sm90 &a,
                                                     forward_sm90_shared<S> *sh,
                                                     const forward_sm90_work &w)
 {
-    const int lane = (int)threadIdx.x % 32, kv = w.head / a.f.p.n_rep;
-    const int first = w.span.k0 + w.begin; /* key */
-    if (lane == 0 && w.n_tiles > 0)
+    const int lane = (int)threadIdx.x % 32, last = (w.n_tiles - 1) * S::N; /* of the keys seen */
+    const int there = w.span.nk - w.begin - last;
+    if (w.n_tiles == 0)
+        return;
+    if (lane == 0) {
         sm90_bring<S>(sh->q, &a.q, S::QUERIES, w.head, w.span.q0 + w.at, &sh->q_full);
-    for (int i = 0; w.n_tiles > 0 && i <= w.n_tiles; i++) {
-        const int stage = i % S::STAGES, v_stage = (i + S::STAGES - 1) % S::STAGES;
-        if (i >= S::STAGES && i < w.n_tiles)
-            mbarrier_wait(shared_addr(&sh->k_empty[stage]), (uint32_t)(i / S::STAGES + 1) & 1);
-        if (lane == 0 && i < w.n_tiles)
-            sm90_bring<S>(sh->k[stage], &a.k, S::N, kv, first + (w.n_tiles - 1 - i) * S::N,
-                          &sh->k_full[stage]);
-        const int row = (w.n_tiles - i) * S::N, there = w.span.nk - w.begin - row;
-        if (i == 0)
-            continue;
-        if (i == 1 && there < S::N) {
-            sm90_bring_tail(a, sh, kv, first + row, there);
-            continue;
-        }
-        if (i > S::STAGES)
-            mbarrier_wait(shared_addr(&sh->v_empty[v_stage]),
-                          (uint32_t)((i - 1) / S::STAGES + 1) & 1);
-        if (lane == 0)
-            sm90_bring<S>(sh->v[v_stage], &a.v, S::N, kv, first + row, &sh->v_full[v_stage]);
+        sm90_step(a, sh, w, 0, false);
+        sm90_step(a, sh, w, 1, there >= S::N);
     }
+    if (there < S::N)
+        sm90_bring_tail(a, sh, w.head / a.f.p.n_rep, w.span.k0 + w.begin + last, there);
+    for (int i = 2; lane == 0 && i <= w.n_tiles; i++)
+        sm90_step(a, sh, w, i, true);
 }
 
 /* ---- the warpgroups that multiply ---- */

@@ -60,7 +60,8 @@ static int table_open(struct s2s_queue *queue, int index)
         return rc;
     }
     q->tf32 = says("S2S_TF32", '1');
-    q->wgmma = q->device.major == 9 && q->device.minor == 0 && !says("S2S_WGMMA", '0');
+    /* asked for, as long as no GPU has run it */
+    q->wgmma = q->device.major == 9 && q->device.minor == 0 && says("S2S_WGMMA", '1');
     return 0;
 }
 

@@ -74,7 +74,7 @@ for test in "$bin"/*_test; do
     phase "case-$name" 40 "${our[@]}" "$test"
 done
 
-S2S_WGMMA=0 phase case-attention-mma 40 "${our[@]}" "$bin/attention_test"
+S2S_WGMMA=1 phase case-attention-wgmma 40 "${our[@]}" "$bin/attention_test"
 
 # both RUN RECIPE [KEY=VALUE..]: a short training on the CPU and on the GPU
 both() {
@@ -104,7 +104,7 @@ fi
 # ---- is it fast: kernels, tiles of attention, steps ----
 
 S2S_TF32=1 phase bench 90 "${our[@]}" "$bin/gpu_bench" cuda ${VISIT_SCALE:+"$VISIT_SCALE"}
-[ -n "${VISIT_SCALE:-}" ] || S2S_WGMMA=0 phase bench-mma 30 "${our[@]}" "$bin/gpu_bench" cuda 1 attention # as before Hopper
+[ -n "${VISIT_SCALE:-}" ] || S2S_WGMMA=1 phase bench-wgmma 30 "${our[@]}" "$bin/gpu_bench" cuda 1 attention
 [ ! -e "$bin/attention_bench" ] || phase attention-tiles 40 "$bin/attention_bench"
 steps speech-bf16 40 12 speech.yaml train.precision=bf16-mixed
 steps long-bf16 40 12 long.yaml train.precision=bf16-mixed

@@ -372,6 +372,7 @@ static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *te
 {
     int n_failed = 0;
     setenv("S2S_EMU_SM", sm, 1);
+    setenv("S2S_WGMMA", "1", 1);
     for (int t = 0; t < N_TABLES; t++) {
         const bool is_emu = strcmp(tables[t].name, "emu") == 0;
         const struct s2s_kernels *of = is_emu ? find_table(&tables[t]) : NULL;
@@ -379,6 +380,7 @@ static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *te
             n_failed += run_tests_on_table(&tables[t], of, true, tests, n);
     }
     unsetenv("S2S_EMU_SM");
+    unsetenv("S2S_WGMMA");
     return n_failed;
 }
 

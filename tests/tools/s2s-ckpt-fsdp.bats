@@ -211,7 +211,7 @@ PY
     grep -q "rank_1.pt: 0 bytes are too few" got
 }
 
-@test "FSDP ranks: meshes without end are refused" {
+@test "long: FSDP ranks: meshes without end are refused" {
     mkdir in
     PYTHONPATH=$ROOT/tests/tools python3 - <<'PY'
 from torch_files import *

@@ -36,9 +36,9 @@ PY
 
 @test "a file of gigabytes in less than 64 MiB" {
     no_sanitizer
-    GB=${S2S_LONG:+8} python3 - <<'PY'
+    MB=$([ -n "$S2S_LONG" ] && echo 8192 || echo 512) python3 - <<'PY'
 import json, os, struct
-size = int(os.environ["GB"] or 1) << 30
+size = int(os.environ["MB"]) << 20
 head = json.dumps({"a": {"dtype": "F32", "shape": [size >> 12, 1024], "data_offsets": [0, size]}}).encode()
 head += b" " * (-len(head) % 8)
 with open("large.safetensors", "wb") as out:
@@ -46,17 +46,18 @@ with open("large.safetensors", "wb") as out:
     out.truncate(8 + len(head) + size)
 PY
     under 64 s2s-ckpt convert -q --no-sync --to safetensors large.safetensors /dev/null
-    under 64 s2s-ckpt verify large.safetensors
+    [ -z "$S2S_LONG" ] || under 64 s2s-ckpt verify large.safetensors
 }
 
 @test "fifty thousand tensors with names of sixty characters in less than 64 MiB" {
     no_sanitizer
     make_many 50000 short
     under 64 s2s-ckpt convert -q --no-sync --to torch_dist one.safetensors dist
-    under 64 s2s-ckpt ls --json dist
     under 64 s2s-ckpt convert -q --no-sync --to hf --max-shard-size 200KB dist hf
-    under 64 s2s-ckpt diff -q dist hf
     [ "$(s2s-ckpt ls hf | grep -c experts)" -eq 50000 ]
+    [ -n "$S2S_LONG" ] || return 0
+    under 64 s2s-ckpt ls --json dist
+    under 64 s2s-ckpt diff -q dist hf
     under 64 s2s-ckpt average -q --no-sync dist hf mean
     exits 0 s2s-ckpt diff -q hf mean
 }
@@ -172,6 +173,7 @@ write("within.safetensors", b"{" + a + b", " + b.replace(b'"shape"', run + b'"sh
 write("cut.safetensors", b"{" + a + b", " + b + run)
 PY
     for name in after between within; do
+        [ -n "$S2S_LONG" ] || [ $name = within ] || continue
         under 64 s2s-ckpt verify $name.safetensors
         exits 0 s2s-ckpt diff plain.safetensors $name.safetensors
     done

@@ -106,10 +106,10 @@ enum s2s_lines_kind {
     S2S_LINES_CONVERSATION, /* NeMo's multimodal conversations */
     S2S_LINES_SHARE_GPT,    /* the same as ShareGPT has them */
     S2S_LINES_SFT,          /* conversations of text, messages, or pairs of input and output */
-    S2S_LINES_TURNS,        /* Lhotse cuts whose supervisions are turns of a conversation */
-    S2S_LINES_PAIRS,        /* the k-th line of one file asks, that of another answers */
     S2S_LINES_TEXT,         /* a line is a text */
-    S2S_LINES_TEXT_JSONL    /* a line has a text under text_field */
+    S2S_LINES_TEXT_JSONL,   /* a line has a text under text_field */
+    S2S_LINES_TURNS,        /* Lhotse cuts whose supervisions are turns of a conversation */
+    S2S_LINES_PAIRS         /* the k-th line of one file asks, that of another answers */
 };
 
 /* paths [n_paths]: "-" is stdin, "pipe:COMMAND" what a command writes. OPEN, IO. */

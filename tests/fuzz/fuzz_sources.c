@@ -69,8 +69,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     s2s_log_set_verbosity(-1);
     if (size < 3)
         return 0;
-    const enum s2s_lines_kind kind = (enum s2s_lines_kind)(data[0] % (S2S_LINES_TEXT_JSONL + 1));
-    const bool with_tar = data[0] & 0x80;
+    const enum s2s_lines_kind kind =
+        (enum s2s_lines_kind)((data[0] & 0x0f) % (S2S_LINES_PAIRS + 1));
+    const bool with_tar = data[0] & 0x80 || kind == S2S_LINES_PAIRS;
     size_t len = with_tar ? (size_t)data[1] | (size_t)data[2] << 8 : size - 1;
     const uint8_t *from = data + (with_tar ? 3 : 1);
     len = len < size - (size_t)(from - data) ? len : size - (size_t)(from - data);
@@ -80,8 +81,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *manifests[] = {lines}, *tars[] = {tar};
     if (with_tar)
         tar_fd = file_of(from + len, size - (size_t)(from - data) - len, tar);
-    int rc = with_tar ? s2s_source_open_tars(&source, kind, manifests, 1, tars, 1, &opt, &err)
-                      : s2s_source_open_lines(&source, kind, manifests, 1, &opt, &err);
+    int rc = kind == S2S_LINES_PAIRS
+                 ? s2s_source_open_pairs(&source, manifests, tars, 1, &opt, &err)
+             : with_tar ? s2s_source_open_tars(&source, kind, manifests, 1, tars, 1, &opt, &err)
+                        : s2s_source_open_lines(&source, kind, manifests, 1, &opt, &err);
     if (rc == 0) {
         walk(source);
         s2s_source_rewind(source);

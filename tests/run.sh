@@ -15,7 +15,8 @@ measured() {
     local start=$SECONDS TIMEFORMAT='%3U %3S' user sys ms
     { time timeout "$@" >"$log" 2>&1; } 2>"$log.cpu"
     status=$?
-    read -r user sys <"$log.cpu"
+    # the shell tells there of what a signal ended, too
+    read -r user sys < <(tail -n 1 "$log.cpu")
     ms=$((10#${user/./} + 10#${sys/./}))
     echo $ms >"$log.cpu"
     took="$((SECONDS - start)) s, $(((ms + 500) / 1000)) s of CPU"

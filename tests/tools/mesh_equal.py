@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-LOSS, NORM, MOMENT, WEIGHT, BALANCE = (0,) * 5 if os.environ.get("BITS") else (2e-7, 3e-6, 1.5e-7, 5e-6, 1e-6)
+LOSS, NORM, MOMENT, WEIGHT, BALANCE = (0,) * 5 if os.environ.get("BITS") else (2e-7, 1e-6, 5e-8, 5e-6, 1e-6)
 
 
 def log(run):

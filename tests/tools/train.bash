@@ -1,8 +1,5 @@
 # A tiny LLM to train: `load train` beside `load common`.
 
-# oneDNN makes its kernels in each process anew, those of AVX-512 in half of the time that a tiny run takes. Probes and unit tests run them.
-export DNNL_MAX_CPU_ISA=SSE41
-
 # tiny_model EVAL STEPS EVERY KEEP: r.yaml trains a model on rows of numbers that count by three, which is learnable in a few steps.
 tiny_model() {
     python3 - <<'PY'

@@ -301,6 +301,13 @@ int s2s_members_read(const struct s2s_members *tar, int64_t at, const char *name
     return rc;
 }
 
+/* A file of this name; names that are no text have none here. */
+static bool is_file(struct archive_entry *entry, const char *name)
+{
+    const char *found = archive_entry_pathname(entry);
+    return archive_entry_filetype(entry) == AE_IFREG && found && !strcmp(found, name);
+}
+
 int s2s_members_find(const struct s2s_members *tar, int64_t *at, const char *name,
                      struct s2s_error *err)
 {
@@ -313,8 +320,7 @@ int s2s_members_find(const struct s2s_members *tar, int64_t *at, const char *nam
         status = archive_read_next_header(in, &entry);
         if (status == ARCHIVE_EOF || status < ARCHIVE_WARN) {
             rc = s2s_error_set(err, S2S_E_FORMAT, "%s: %s is not there", tar->name, name);
-        } else if (!first && archive_entry_filetype(entry) == AE_IFREG &&
-                   !strcmp(archive_entry_pathname(entry), name)) {
+        } else if (!first && is_file(entry, name)) {
             *at = from + archive_read_header_position(in);
             rc = 1;
         }

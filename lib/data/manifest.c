@@ -148,8 +148,9 @@ static bool parse_plain_nemo(struct s2s_sample *sample, const struct s2s_line *l
                                            opt->lang_field ? opt->lang_field : "lang",
                                            "offset",
                                            "sampling_rate"};
-    const size_t lens[N_NEMO_KEYS] = {14, 8, strlen(keys[NEMO_TEXT]), strlen(keys[NEMO_LANG]),
-                                      6,  13};
+    const size_t lens[N_NEMO_KEYS] = {strlen(keys[NEMO_SOURCE]), strlen(keys[NEMO_DURATION]),
+                                      strlen(keys[NEMO_TEXT]),   strlen(keys[NEMO_LANG]),
+                                      strlen(keys[NEMO_OFFSET]), strlen(keys[NEMO_RATE])};
     struct data_flat values[MAX_VALUES];
     const struct data_flat *found[N_NEMO_KEYS] = {NULL};
     uint64_t has_meaning = 0;

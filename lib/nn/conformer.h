@@ -15,11 +15,10 @@ enum { S2S_NN_MAX_STAGES = 8 };
 
 /*
  * log2(factor) convolutions of stride 2 (the later ones depthwise with a pointwise one behind, or
- * `full`: all channels see all),
- * ReLU after each, then a linear map of [channels, mels / factor] to the width; causal ones see
- * nothing of what follows, and make n / 2 + 1 rows and columns of n. Or, stacking:
- * `factor` frames side by side, zeros behind a clip's last one, each normed where it is asked for;
- * then the linear map.
+ * `full`: all channels see all), ReLU after each, then a linear map of [channels, mels / factor] to
+ * the width; causal ones see nothing of what follows, and make n / 2 + 1 rows and columns of n. Or,
+ * stacking: `factor` frames side by side, zeros behind a clip's last one, each normed where it is
+ * asked for; then the linear map.
  */
 struct s2s_nn_subsampling {
     int n_stages;
@@ -46,9 +45,8 @@ struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn
 
 struct s2s_nn_conformer_options {
     int64_t width, inner, n_heads, kernel_size;
-    int64_t
-        shift; /* the convolution sees so many frames more before than behind, and fewer there */
-    bool absolute;       /* the layers do not see positions, which are added before them */
+    int64_t shift; /* the convolution sees so many frames more before a frame, and fewer after */
+    bool absolute; /* the layers do not see positions, which are added before them */
     bool attention_bias; /* of attention and feed-forward */
     bool convolution_bias;
     bool layer_norm; /* in the place of batch norm; of whole channels: ranks of tp do not cut it */

@@ -7,6 +7,7 @@
 
 #include "lib/base/base.h"
 #include "lib/data/line_json.h"
+#include "lib/data/texts.h"
 
 /* ---- what all share ---- */
 
@@ -166,12 +167,7 @@ int s2s_data_parse_conversation(struct s2s_sample *sample, const struct s2s_line
 /* Text without white space around it; NULL if nothing is left. Gives: free. */
 static char *stripped(const char *text, size_t len)
 {
-    while (len > 0 && isspace((unsigned char)*text)) {
-        text++;
-        len--;
-    }
-    while (len > 0 && isspace((unsigned char)text[len - 1]))
-        len--;
+    data_strip(&text, &len);
     return len > 0 ? s2s_xstrndup(text, len) : NULL;
 }
 
@@ -376,21 +372,26 @@ int s2s_data_parse_text(struct s2s_sample *sample, const struct s2s_line *line, 
 }
 
 int s2s_data_parse_pair(struct s2s_sample *sample, const struct s2s_line *question,
-                        const struct s2s_line *answer, struct s2s_error *err)
+                        const struct s2s_line *answer, const char *before, size_t before_len,
+                        struct s2s_error *err)
 {
-    const struct s2s_line *const lines[] = {question, answer};
-    static const char *const roles[] = {"user", "assistant"};
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
-    sample->id = s2s_xasprintf("%lld", (long long)question->number);
-    for (int i = 0; i < 2; i++) {
-        char *text = memchr(lines[i]->text, 0, lines[i]->len)
-                         ? NULL
-                         : stripped(lines[i]->text, lines[i]->len);
-        if (!text) {
-            s2s_sample_release(sample);
-            return s2s_error_set(err, S2S_E_FORMAT, "a NUL in a line of text, or nothing else");
-        }
-        s2s_sample_add(sample, roles[i], text);
+    if (memchr(question->text, 0, question->len) || memchr(answer->text, 0, answer->len))
+        return s2s_error_set(err, S2S_E_FORMAT, "a NUL in a line of text");
+    char *asked = stripped(question->text, question->len);
+    char *said = stripped(answer->text, answer->len);
+    if (!asked || !said) {
+        free(asked);
+        free(said);
+        return 0;
     }
+    if (before) {
+        char *whole = s2s_xasprintf("%.*s %s", (int)before_len, before, asked);
+        free(asked);
+        asked = whole;
+    }
+    sample->id = s2s_xasprintf("%lld", (long long)question->number);
+    s2s_sample_add(sample, "user", asked);
+    s2s_sample_add(sample, "assistant", said);
     return finish(sample, err);
 }

@@ -36,9 +36,12 @@ int s2s_data_parse_share_gpt(struct s2s_sample *sample, const struct s2s_line *l
 int s2s_data_parse_sft(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err);
 
-/* A pair of lines: a question and its answer, without the white space around them. */
+/* A pair of lines: a question and its answer, without the white space around them. before
+ * [before_len] and a space come before the question; NULL: nothing does. Returns 1, 0 where one of
+ * them is empty, or FORMAT. */
 int s2s_data_parse_pair(struct s2s_sample *sample, const struct s2s_line *question,
-                        const struct s2s_line *answer, struct s2s_error *err);
+                        const struct s2s_line *answer, const char *before, size_t before_len,
+                        struct s2s_error *err);
 
 /* A line of text, as the assistant's only turn; is_json: the one under opt->text_field. */
 int s2s_data_parse_text(struct s2s_sample *sample, const struct s2s_line *line, bool is_json,

@@ -4,51 +4,28 @@
 #include <string.h>
 
 #include "lib/base/base.h"
-#include "lib/conf/conf.h"
 #include "lib/data/blend.h"
-#include "lib/data/expand.h"
-#include "lib/data/lines.h"
-#include "lib/data/spool.h"
-#include "lib/data/tar_source.h"
-#include "lib/data/shar.h"
+#include "lib/data/input_cfg.h"
 
 enum { MAX_DEPTH = 32 };
 
-/* What flows down to the items of a group. */
-struct attributes {
-    struct s2s_source_options source; /* text_field, lang_field, shuffle, seed, .. */
-    bool force_finite, force_one_kind;
-    size_t max_open; /* streams; 0: all */
-    json_t *tags;    /* those of the groups above, which win over an item's; owned, may be NULL */
-};
-
-struct reader {
-    const struct s2s_blend_options *opt;
-    double *temperatures; /* [n_temperatures]; one: of all levels */
-    size_t n_temperatures;
-    size_t depth, deepest; /* levels of lists */
-    struct s2s_error *err;
-};
-
-/* A node, and what must be the same for all items of a level. */
-struct item {
-    struct s2s_blend_node *node;
-    bool is_tarred;
-};
-
 /* ---- values ---- */
 
-static int fail(const struct reader *r, int code, const struct s2s_conf *node, const char *what)
+static int fail(const struct data_blend_reader *r, int code, const struct s2s_conf *node,
+                const char *what)
 {
     return s2s_conf_error(r->err, code, node, "%s", what);
 }
 
-/* shard_seed: a number, or a word that stands for the seed of the run. */
-static int get_seed(uint64_t *seed, const struct s2s_conf *conf, const struct reader *r)
+int data_blend_seed(uint64_t *seed, bool *has, const struct s2s_conf *conf, const char *key,
+                    const struct data_blend_reader *r)
 {
-    const struct s2s_conf *node = s2s_conf_key(conf, "shard_seed");
+    const struct s2s_conf *node = s2s_conf_key(conf, key);
     int64_t value = 0;
-    if (!node || node->kind == S2S_CONF_NULL)
+    const bool is_there = node && node->kind != S2S_CONF_NULL;
+    if (has)
+        *has = is_there;
+    if (!is_there)
         return 0;
     if (node->kind == S2S_CONF_STRING &&
         (!strcmp(node->text, "trng") || !strcmp(node->text, "randomized"))) {
@@ -61,13 +38,14 @@ static int get_seed(uint64_t *seed, const struct s2s_conf *conf, const struct re
     return rc;
 }
 
-static int get_attributes(struct attributes *a, const struct s2s_conf *conf, const struct reader *r)
+static int get_attributes(struct data_attributes *a, const struct s2s_conf *conf,
+                          const struct data_blend_reader *r)
 {
     struct s2s_error *err = r->err;
     struct s2s_source_options *s = &a->source;
     bool map = false, iterable = false, finite = a->force_finite;
     int64_t max_open = (int64_t)a->max_open;
-    int rc = get_seed(&s->seed, conf, r);
+    int rc = data_blend_seed(&s->seed, NULL, conf, "shard_seed", r);
     if (rc == 0)
         rc = s2s_conf_get_bool_or(&s->shuffle, conf, "shuffle", s->shuffle, err);
     if (rc == 0)
@@ -104,7 +82,8 @@ static json_t *json_of(const struct s2s_conf *node)
 }
 
 /* The tags of an item under those of the groups above it. */
-static int add_tags(struct attributes *a, const struct s2s_conf *conf, const struct reader *r)
+static int add_tags(struct data_attributes *a, const struct s2s_conf *conf,
+                    const struct data_blend_reader *r)
 {
     const struct s2s_conf *map;
     int rc = s2s_conf_get_map(&map, conf, "tags", r->err);
@@ -119,130 +98,9 @@ static int add_tags(struct attributes *a, const struct s2s_conf *conf, const str
     return 0;
 }
 
-/* ---- names of files ---- */
+/* ---- levels ---- */
 
-struct names {
-    char **items;
-    size_t n;
-};
-
-static void names_release(struct names *names)
-{
-    for (size_t i = 0; i < names->n; i++)
-        free(names->items[i]);
-    free(names->items);
-}
-
-static int add_names(struct names *names, const struct s2s_conf *node, const struct reader *r)
-{
-    const char *text;
-    int rc = s2s_conf_as_str(&text, node, r->err);
-    if (rc < 0)
-        return rc;
-    if (s2s_spool_is_pipe(text) && !r->opt->run_pipes) {
-        rc = fail(r, S2S_E_UNSUPPORTED, node, "commands of a config are not run unasked");
-        return s2s_error_hint(r->err, rc, "--run-pipes runs those of this file");
-    }
-    return s2s_data_expand(&names->items, &names->n, text, r->err);
-}
-
-/* A name, a list of names, or lists of one name. */
-static int get_names(struct names *names, const struct s2s_conf *node, const struct reader *r)
-{
-    int rc = 0;
-    if (node->kind != S2S_CONF_LIST)
-        return add_names(names, node, r);
-    for (size_t i = 0; rc == 0 && i < node->n_items; i++)
-        rc = get_names(names, node->items[i], r);
-    return rc;
-}
-
-static const struct s2s_conf *need(const struct s2s_conf *conf, const char *key, int *rc,
-                                   const struct reader *r)
-{
-    const struct s2s_conf *node = s2s_conf_key(conf, key);
-    if (node && node->kind != S2S_CONF_NULL)
-        return node;
-    *rc = s2s_conf_error(r->err, S2S_E_NOTFOUND, conf, "'%s' is missing", key);
-    return NULL;
-}
-
-/* ---- leaves ---- */
-
-static int open_lines(struct s2s_source **leaf, enum s2s_lines_kind kind, const struct names *paths,
-                      const struct attributes *a, const struct reader *r)
-{
-    struct s2s_source_options opt = a->source;
-    opt.tags = a->tags;
-    return s2s_source_open_lines(leaf, kind, (const char *const *)paths->items, paths->n, &opt,
-                                 r->err);
-}
-
-/* Manifests, perhaps with their tars. */
-static int open_manifests(struct s2s_source **leaf, enum s2s_lines_kind kind,
-                          const struct names *paths, const struct names *tars,
-                          const struct attributes *a, const struct reader *r)
-{
-    struct s2s_source_options opt = a->source;
-    if (tars->n == 0)
-        return open_lines(leaf, kind, paths, a, r);
-    opt.tags = a->tags;
-    return s2s_source_open_tars(leaf, kind, (const char *const *)paths->items, paths->n,
-                                (const char *const *)tars->items, tars->n, &opt, r->err);
-}
-
-/* Lines of files: the weight of a manifest that was given none. */
-static int count_lines(double *n, const struct names *paths, const struct reader *r)
-{
-    int rc = 0;
-    *n = 0;
-    for (size_t i = 0; rc == 0 && i < paths->n; i++) {
-        struct s2s_lines lines;
-        rc = s2s_lines_open(&lines, paths->items[i], r->err);
-        if (rc < 0)
-            break;
-        *n += (double)s2s_lines_count(&lines);
-        s2s_lines_close(&lines);
-    }
-    return rc;
-}
-
-/* One entry of the older form: [path], [path, weight] or path, with its tars. */
-static int add_weighted(struct s2s_blend_node *mux, const struct s2s_conf *entry,
-                        const struct s2s_conf *tar, const struct attributes *a,
-                        const struct reader *r)
-{
-    struct names paths = {.n = 0}, tars = {.n = 0};
-    struct s2s_source *leaf = NULL;
-    const bool is_list = entry->kind == S2S_CONF_LIST;
-    double weight = 0;
-    int rc = is_list && entry->n_items != 1 && entry->n_items != 2
-                 ? fail(r, S2S_E_FORMAT, entry, "expected [path] or [path, weight]")
-                 : add_names(&paths, is_list ? entry->items[0] : entry, r);
-    if (rc == 0 && tar)
-        rc = get_names(&tars, tar, r);
-    if (rc == 0 && is_list && entry->n_items == 2)
-        rc = s2s_conf_as_f64(&weight, entry->items[1], r->err);
-    else if (rc == 0)
-        rc = count_lines(&weight, &paths, r);
-    if (rc == 0 && !(weight >= 0 && isfinite(weight)))
-        rc = fail(r, S2S_E_RANGE, entry, "a weight is at least 0");
-    /* with few open streams each shard is one: the draw among them is finer */
-    const bool by_shard = a->max_open > 0 && tars.n > 1 && paths.n == tars.n;
-    for (size_t i = 0; rc == 0 && i < (by_shard ? tars.n : 1); i++) {
-        const struct names one = {&paths.items[i], 1}, its_tar = {&tars.items[i], 1};
-        rc = open_manifests(&leaf, S2S_LINES_NEMO, by_shard ? &one : &paths,
-                            by_shard ? &its_tar : &tars, a, r);
-        if (rc == 0)
-            s2s_blend_add(mux, s2s_blend_leaf(leaf), weight);
-    }
-    names_release(&paths);
-    names_release(&tars);
-    return rc;
-}
-
-/* What is not finite repeats its items; a mux of one item is that item. */
-static void end_mux(struct s2s_blend_node **node, const struct attributes *a)
+void data_blend_end_list(struct s2s_blend_node **node, const struct data_attributes *a)
 {
     struct s2s_blend_node *mux = *node;
     if (a->max_open > 0) {
@@ -256,204 +114,9 @@ static void end_mux(struct s2s_blend_node **node, const struct attributes *a)
         s2s_blend_unwrap(node);
 }
 
-/* manifest_filepath as a list: a mux of manifests, weighted by their lines if not otherwise. */
-static int read_weighted(struct item *item, const struct s2s_conf *list,
-                         const struct s2s_conf *tars, const struct attributes *a,
-                         const struct reader *r)
-{
-    int rc = 0;
-    item->node = s2s_blend_mux(a->source.seed);
-    if (list->n_items == 0)
-        rc = fail(r, S2S_E_FORMAT, list, "an empty list");
-    if (rc == 0 && tars && (tars->kind != S2S_CONF_LIST || tars->n_items != list->n_items))
-        rc = fail(r, S2S_E_SHAPE, tars, "expected a list as long as manifest_filepath");
-    for (size_t i = 0; rc == 0 && i < list->n_items; i++)
-        rc = add_weighted(item->node, list->items[i], tars ? tars->items[i] : NULL, a, r);
-    if (rc == 0)
-        end_mux(&item->node, a);
-    return rc;
-}
-
-/* ---- Shar ---- */
-
-/* A folder, or a map of fields to the names of their shards: as s2s_source_open_shar takes them. */
-static int add_shar_specs(struct names *specs, const struct s2s_conf *node, const struct reader *r)
-{
-    struct names files = {.n = 0};
-    int rc = 0;
-    if (node->kind != S2S_CONF_MAP) {
-        const char *folder;
-        rc = s2s_conf_as_str(&folder, node, r->err);
-        if (rc < 0)
-            return rc;
-        specs->items = s2s_xrealloc(specs->items, specs->n + 1, sizeof *specs->items);
-        specs->items[specs->n++] = s2s_xstrdup(folder);
-        return 0;
-    }
-    for (size_t i = 0; rc == 0 && i < node->n_items; i++) {
-        const size_t before = files.n;
-        rc = get_names(&files, node->items[i], r);
-        for (size_t k = before; k < files.n; k++) {
-            specs->items = s2s_xrealloc(specs->items, specs->n + 1, sizeof *specs->items);
-            specs->items[specs->n++] = s2s_xasprintf("%s=%s", node->items[i]->key, files.items[k]);
-        }
-    }
-    names_release(&files);
-    return rc;
-}
-
-static int open_shar(struct s2s_source **leaf, const struct s2s_conf *node,
-                     const struct attributes *a, const struct reader *r)
-{
-    struct s2s_source_options opt = a->source;
-    struct names specs = {.n = 0};
-    opt.tags = a->tags;
-    opt.shuffle = true; /* as upstream, always */
-    int rc = add_shar_specs(&specs, node, r);
-    if (rc == 0)
-        rc = s2s_source_open_shar(leaf, (const char *const *)specs.items, specs.n, &opt, r->err);
-    names_release(&specs);
-    return rc;
-}
-
-/* One of a list: a folder, [folder], [folder, weight]; without a weight as many as it has cuts. */
-static int add_shar(struct s2s_blend_node *mux, const struct s2s_conf *entry,
-                    const struct attributes *a, const struct reader *r)
-{
-    const bool is_list = entry->kind == S2S_CONF_LIST;
-    struct s2s_source *leaf = NULL;
-    double weight = 0;
-    int rc = is_list && entry->n_items != 1 && entry->n_items != 2
-                 ? fail(r, S2S_E_FORMAT, entry, "expected [folder] or [folder, weight]")
-                 : open_shar(&leaf, is_list ? entry->items[0] : entry, a, r);
-    if (rc < 0)
-        return rc;
-    weight = (double)s2s_shar_n_cuts(leaf);
-    if (is_list && entry->n_items == 2)
-        rc = s2s_conf_as_f64(&weight, entry->items[1], r->err);
-    if (rc == 0 && !(weight >= 0 && isfinite(weight)))
-        rc = fail(r, S2S_E_RANGE, entry, "a weight is at least 0");
-    if (rc == 0)
-        s2s_blend_add(mux, s2s_blend_leaf(leaf), weight);
-    else
-        s2s_source_close(leaf);
-    return rc;
-}
-
-static int read_shar(struct item *item, const struct s2s_conf *conf, const struct attributes *a,
-                     const struct reader *r)
-{
-    int rc = 0;
-    const struct s2s_conf *from = need(conf, "shar_path", &rc, r);
-    if (rc < 0)
-        return rc;
-    item->is_tarred = true;
-    if (from->kind == S2S_CONF_LIST) {
-        item->node = s2s_blend_mux(a->source.seed);
-        if (from->n_items == 0)
-            rc = fail(r, S2S_E_FORMAT, from, "an empty list");
-        for (size_t i = 0; rc == 0 && i < from->n_items; i++)
-            rc = add_shar(item->node, from->items[i], a, r);
-        if (rc == 0)
-            end_mux(&item->node, a);
-        return rc;
-    }
-    struct s2s_source *leaf = NULL;
-    rc = open_shar(&leaf, from, a, r);
-    if (rc == 0) {
-        item->node = s2s_blend_leaf(leaf);
-        item->node->repeat = !a->force_finite;
-    }
-    return rc;
-}
-
-/* ---- files ---- */
-
-/* How the types of items are read. */
-struct type {
-    const char *name, *paths; /* key of its files */
-    enum s2s_lines_kind kind;
-    bool takes_tars, text; /* text counts as tarred, as upstream has it */
-};
-
-static const struct type types[] = {
-    {"nemo", "manifest_filepath", S2S_LINES_NEMO, true, false},
-    {"nemo_tarred", "manifest_filepath", S2S_LINES_NEMO, true, false},
-    {"lhotse", "cuts_path", S2S_LINES_CUTS, false, false},
-    {"lhotse_as_conversation", "cuts_path", S2S_LINES_CUTS, false, false},
-    {"s2s_as_conversation", "cuts_path", S2S_LINES_TURNS, false, false},
-    {"multimodal_conversation", "manifest_filepath", S2S_LINES_CONVERSATION, true, true},
-    {"share_gpt", "manifest_filepath", S2S_LINES_SHARE_GPT, true, true},
-    {"nemo_sft_jsonl", "paths", S2S_LINES_SFT, false, true},
-    {"txt", "paths", S2S_LINES_TEXT, false, true},
-    {"txt_jsonl", "paths", S2S_LINES_TEXT_JSONL, false, true},
-};
-
-static int read_leaf(struct item *item, const struct s2s_conf *conf, const struct type *type,
-                     const struct attributes *a, const struct reader *r)
-{
-    struct names paths = {.n = 0}, tars = {.n = 0};
-    struct s2s_source *leaf = NULL;
-    int rc = 0;
-    const struct s2s_conf *from = need(conf, type->paths, &rc, r);
-    const struct s2s_conf *tar = s2s_conf_key(conf, "tarred_audio_filepaths");
-    if (rc < 0)
-        return rc;
-    tar = tar && tar->kind != S2S_CONF_NULL && type->takes_tars ? tar : NULL;
-    if (!tar && !strcmp(type->name, "nemo_tarred"))
-        need(conf, "tarred_audio_filepaths", &rc, r);
-    item->is_tarred = type->text || tar;
-    if (rc == 0 && type->kind == S2S_LINES_NEMO && from->kind == S2S_CONF_LIST)
-        return read_weighted(item, from, tar, a, r);
-    if (rc == 0)
-        rc = get_names(&paths, from, r);
-    if (rc == 0 && tar)
-        rc = get_names(&tars, tar, r);
-    if (rc == 0)
-        rc = open_manifests(&leaf, type->kind, &paths, &tars, a, r);
-    if (rc == 0) {
-        item->node = s2s_blend_leaf(leaf);
-        item->node->repeat = item->is_tarred && !a->force_finite;
-    }
-    names_release(&paths);
-    names_release(&tars);
-    return rc;
-}
-
-/* Files of questions and of answers, line by line. */
-static int read_pairs(struct item *item, const struct s2s_conf *conf, const struct attributes *a,
-                      const struct reader *r)
-{
-    struct names paths = {.n = 0}, answers = {.n = 0};
-    struct s2s_source_options opt = a->source;
-    struct s2s_source *leaf = NULL;
-    int rc = 0;
-    const struct s2s_conf *from = need(conf, "source_paths", &rc, r);
-    const struct s2s_conf *to = rc == 0 ? need(conf, "target_paths", &rc, r) : NULL;
-    opt.tags = a->tags;
-    item->is_tarred = true; /* as all text */
-    if (rc == 0)
-        rc = get_names(&paths, from, r);
-    if (rc == 0)
-        rc = get_names(&answers, to, r);
-    if (rc == 0 && paths.n != answers.n)
-        rc = fail(r, S2S_E_SHAPE, to, "expected as many files as source_paths");
-    if (rc == 0)
-        rc = s2s_source_open_pairs(&leaf, (const char *const *)paths.items,
-                                   (const char *const *)answers.items, paths.n, &opt, r->err);
-    if (rc == 0) {
-        item->node = s2s_blend_leaf(leaf);
-        item->node->repeat = !a->force_finite;
-    }
-    names_release(&paths);
-    names_release(&answers);
-    return rc;
-}
-
-/* ---- levels ---- */
-
 /* w_i^T / sum of w_j^T: T = 1 keeps the ratios, 0 makes all equal. */
-static int reweight(struct s2s_blend_node *mux, const struct s2s_conf *list, const struct reader *r)
+static int reweight(struct s2s_blend_node *mux, const struct s2s_conf *list,
+                    const struct data_blend_reader *r)
 {
     const size_t level = r->n_temperatures > 1 ? r->depth - 1 : 0;
     double sum = 0;
@@ -474,12 +137,12 @@ static int reweight(struct s2s_blend_node *mux, const struct s2s_conf *list, con
     return 0;
 }
 
-static int read_list(struct item *item, const struct s2s_conf *list, const struct attributes *a,
-                     struct reader *r);
+static int read_list(struct data_blend_item *item, const struct s2s_conf *list,
+                     const struct data_attributes *a, struct data_blend_reader *r);
 
 /* A list, or the name of a file with one. */
-static int read_list_or_file(struct item *item, const struct s2s_conf *conf,
-                             const struct attributes *a, struct reader *r)
+static int read_list_or_file(struct data_blend_item *item, const struct s2s_conf *conf,
+                             const struct data_attributes *a, struct data_blend_reader *r)
 {
     struct s2s_conf *file = NULL;
     if (conf->kind == S2S_CONF_LIST)
@@ -494,8 +157,18 @@ static int read_list_or_file(struct item *item, const struct s2s_conf *conf,
     return rc;
 }
 
+/* Warns about a key; takes what. */
+static void tell(const struct s2s_conf *at, char *what)
+{
+    struct s2s_buf place = S2S_BUF_INIT;
+    s2s_conf_add_place(&place, &at->place);
+    s2s_warn("input-cfg", "%s: key '%s' %s", place.data, at->key, what);
+    s2s_buf_release(&place);
+    free(what);
+}
+
 /* A key that is misspelt, or has no meaning here, is told; one that changes samples is refused. */
-static int check_keys(const struct s2s_conf *conf, const struct reader *r)
+static int check_keys(const struct s2s_conf *conf, const struct data_blend_reader *r)
 {
     static const char *const known[] = {"type",
                                         "weight",
@@ -521,11 +194,13 @@ static int check_keys(const struct s2s_conf *conf, const struct reader *r)
                                         "target_language",
                                         "shar_path",
                                         "reweight_temperature",
+                                        "extra_fields",
+                                        "questions_path",
+                                        "questions_language",
                                         NULL};
     for (size_t i = 0; i < conf->n_items; i++) {
         const struct s2s_conf *at = conf->items[i];
-        if (!strcmp(at->key, "extra_fields") || !strcmp(at->key, "channel") ||
-            !strcmp(at->key, "questions_path") || !strcmp(at->key, "input_roles") ||
+        if (!strcmp(at->key, "channel") || !strcmp(at->key, "input_roles") ||
             !strcmp(at->key, "output_roles"))
             return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, at, "%s is not read here", at->key);
         bool is_known = false;
@@ -534,17 +209,30 @@ static int check_keys(const struct s2s_conf *conf, const struct reader *r)
         if (is_known)
             continue;
         const char *near = s2s_conf_nearest(at->key, known);
-        struct s2s_buf place = S2S_BUF_INIT;
-        s2s_conf_add_place(&place, &at->place);
-        s2s_warn("input-cfg", "%s: key '%s' is not known here, and ignored%s%s%s", place.data,
-                 at->key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-        s2s_buf_release(&place);
+        tell(at, s2s_xasprintf("is not known here, and ignored%s%s%s",
+                               near ? "; did you mean '" : "", near ? near : "", near ? "'?" : ""));
     }
     return 0;
 }
 
-static int read_item(struct item *item, const struct s2s_conf *conf, struct attributes *a,
-                     struct reader *r)
+/* Keys that items of other types may have, where NeMo does not look at them either. */
+static void check_effect(const struct s2s_conf *conf, const char *type)
+{
+    static const struct {
+        const char *key, *types;
+    } all[] = {{"extra_fields", " nemo nemo_tarred lhotse_as_conversation "},
+               {"questions_path", " txt_pair "}};
+    char *word = s2s_xasprintf(" %s ", type);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct s2s_conf *at = s2s_conf_key(conf, all[i].key);
+        if (at && !strstr(all[i].types, word))
+            tell(at, s2s_xasprintf("has no effect on items of type '%s', and is ignored", type));
+    }
+    free(word);
+}
+
+static int read_item(struct data_blend_item *item, const struct s2s_conf *conf,
+                     struct data_attributes *a, struct data_blend_reader *r)
 {
     const char *name;
     int rc = conf->kind == S2S_CONF_MAP ? 0 : fail(r, S2S_E_FORMAT, conf, "expected a map");
@@ -553,30 +241,25 @@ static int read_item(struct item *item, const struct s2s_conf *conf, struct attr
     if (rc == 0)
         rc = s2s_conf_get_str(&name, conf, "type", r->err);
     if (rc == 0)
+        check_effect(conf, name);
+    if (rc == 0)
         rc = get_attributes(a, conf, r);
     if (rc == 0)
         rc = add_tags(a, conf, r);
     if (rc < 0)
         return rc;
-    if (!strcmp(name, "group")) {
-        const struct s2s_conf *list = need(conf, "input_cfg", &rc, r);
-        return list ? read_list_or_file(item, list, a, r) : rc;
-    }
-    if (!strcmp(name, "lhotse_shar"))
-        return read_shar(item, conf, a, r);
-    if (!strcmp(name, "txt_pair"))
-        return read_pairs(item, conf, a, r);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(name, types[i].name))
-            return read_leaf(item, conf, &types[i], a, r);
-    return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, s2s_conf_key(conf, "type"),
-                          "type '%s' is not read here; nemo, nemo_tarred, lhotse, lhotse_shar, "
-                          "lhotse_as_conversation, s2s_as_conversation, multimodal_conversation, "
-                          "share_gpt, nemo_sft_jsonl, txt, txt_pair, txt_jsonl and group are",
-                          name);
+    const struct s2s_conf *list = s2s_conf_key(conf, "input_cfg");
+    const bool is_group = !strcmp(name, "group");
+    if (is_group && s2s_conf_is_unset(conf, "input_cfg"))
+        return s2s_conf_error(r->err, S2S_E_NOTFOUND, conf, "'input_cfg' is missing");
+    /* every cut is a conversation here, those below it too */
+    if (is_group || (list && !strcmp(name, "lhotse_as_conversation")))
+        return read_list_or_file(item, list, a, r);
+    return data_blend_read_files(item, conf, name, a, r);
 }
 
-static int get_weight(double *weight, const struct s2s_conf *conf, const struct reader *r)
+static int get_weight(double *weight, const struct s2s_conf *conf,
+                      const struct data_blend_reader *r)
 {
     *weight = -1;
     if (s2s_conf_is_unset(conf, "weight"))
@@ -588,11 +271,12 @@ static int get_weight(double *weight, const struct s2s_conf *conf, const struct 
 }
 
 /* Adds an item; says whether it is like the first one. */
-static int add_item(struct item *level, const struct s2s_conf *list, size_t i, double *first_weight,
-                    const struct attributes *above, struct reader *r)
+static int add_item(struct data_blend_item *level, const struct s2s_conf *list, size_t i,
+                    double *first_weight, const struct data_attributes *above,
+                    struct data_blend_reader *r)
 {
-    struct attributes a = *above;
-    struct item one = {.node = NULL};
+    struct data_attributes a = *above;
+    struct data_blend_item one = {.node = NULL};
     double weight = -1;
     int rc = read_item(&one, list->items[i], &a, r);
     if (a.tags != above->tags)
@@ -618,8 +302,8 @@ static int add_item(struct item *level, const struct s2s_conf *list, size_t i, d
     return 0;
 }
 
-static int read_list(struct item *item, const struct s2s_conf *list, const struct attributes *a,
-                     struct reader *r)
+static int read_list(struct data_blend_item *item, const struct s2s_conf *list,
+                     const struct data_attributes *a, struct data_blend_reader *r)
 {
     double first_weight = 0, sum = 0;
     int rc = list->n_items > 0 ? 0 : fail(r, S2S_E_FORMAT, list, "an empty list of items");
@@ -641,13 +325,13 @@ static int read_list(struct item *item, const struct s2s_conf *list, const struc
     if (rc == 0 && list->n_items == 1)
         s2s_blend_unwrap(&item->node);
     else if (rc == 0)
-        end_mux(&item->node, a);
+        data_blend_end_list(&item->node, a);
     return rc;
 }
 
 /* ---- the file ---- */
 
-static int get_temperatures(struct reader *r, const struct s2s_conf *conf)
+static int get_temperatures(struct data_blend_reader *r, const struct s2s_conf *conf)
 {
     const struct s2s_conf *node = s2s_conf_key(conf, "reweight_temperature");
     if (!node || node->kind == S2S_CONF_NULL)
@@ -666,9 +350,10 @@ static int get_temperatures(struct reader *r, const struct s2s_conf *conf)
 }
 
 /* The root: a list, or a map with input_cfg, or with one data set alone. */
-static int read_root(struct item *item, const struct s2s_conf *conf, struct reader *r)
+static int read_root(struct data_blend_item *item, const struct s2s_conf *conf,
+                     struct data_blend_reader *r)
 {
-    struct attributes a = {.source = r->opt->source, .force_finite = r->opt->n_samples == 0};
+    struct data_attributes a = {.source = r->opt->source, .force_finite = r->opt->n_samples == 0};
     a.source.tags = NULL;
     if (conf->kind == S2S_CONF_LIST)
         return read_list(item, conf, &a, r);
@@ -691,7 +376,8 @@ static int read_root(struct item *item, const struct s2s_conf *conf, struct read
     return rc;
 }
 
-static int check_end(const struct item *item, const struct reader *r, const struct s2s_conf *conf)
+static int check_end(const struct data_blend_item *item, const struct data_blend_reader *r,
+                     const struct s2s_conf *conf)
 {
     if (r->opt->n_samples > 0 || s2s_blend_is_finite(item->node))
         return 0;
@@ -702,10 +388,10 @@ static int check_end(const struct item *item, const struct reader *r, const stru
 int s2s_source_open_input_cfg(struct s2s_source **source, const char *path,
                               const struct s2s_blend_options *opt, struct s2s_error *err)
 {
-    struct reader r = {.opt = opt, .err = err};
+    struct data_blend_reader r = {.opt = opt, .err = err};
     struct s2s_conf *conf = NULL;
     struct s2s_conf_faults faults = {.n = 0};
-    struct item item = {.node = NULL};
+    struct data_blend_item item = {.node = NULL};
     int rc = s2s_conf_read(&conf, path, S2S_CONF_AUTO, err);
     if (rc == S2S_E_FORMAT && strstr(path, ".json"))
         s2s_error_hint(err, rc, "lines of samples go to --manifest or --cuts");

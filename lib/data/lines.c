@@ -129,20 +129,27 @@ static size_t mark_len(const struct s2s_lines *lines)
     return lines->len >= 3 && !memcmp(lines->data, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
+bool s2s_lines_next_any(const struct s2s_lines *lines, struct s2s_line *line)
+{
+    size_t at = mark_len(lines);
+    if (line->number > 0) {
+        const char *from = line->text + line->len;
+        const char *end = memchr(from, '\n', lines->len - (size_t)(from - lines->data));
+        if (!end)
+            return false;
+        at = (size_t)(end - lines->data) + 1;
+    }
+    if (at >= lines->len)
+        return false;
+    *line = s2s_lines_at(lines, at, line->number + 1);
+    return true;
+}
+
 bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line)
 {
     do {
-        size_t at = mark_len(lines);
-        if (line->number > 0) {
-            const char *from = line->text + line->len;
-            const char *end = memchr(from, '\n', lines->len - (size_t)(from - lines->data));
-            if (!end)
-                return false;
-            at = (size_t)(end - lines->data) + 1;
-        }
-        if (at >= lines->len)
+        if (!s2s_lines_next_any(lines, line))
             return false;
-        *line = s2s_lines_at(lines, at, line->number + 1);
     } while (is_blank(line));
     return true;
 }

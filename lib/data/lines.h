@@ -40,6 +40,8 @@ void s2s_lines_close(struct s2s_lines *lines);
 /* Advances `line` to the next line (all zero: to the first); false at the end. Lines of white space
  * are skipped, but counted. A byte order mark at the start of the file is skipped. */
 bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line);
+/* The same, but lines of white space are not skipped. */
+bool s2s_lines_next_any(const struct s2s_lines *lines, struct s2s_line *line);
 /* How many lines there are. */
 size_t s2s_lines_count(const struct s2s_lines *lines);
 /* The line at an offset from s2s_lines_next. */

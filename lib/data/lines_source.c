@@ -10,6 +10,7 @@
 #include "lib/data/manifest.h"
 #include "lib/data/source.h"
 #include "lib/data/spool.h"
+#include "lib/data/texts.h"
 #include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
@@ -20,6 +21,8 @@ struct lines_source {
     size_t n_files;
     struct s2s_lines *answers; /* [n_answers], of pairs one a file; else NULL */
     size_t n_answers;
+    struct data_texts questions; /* of pairs; none: n is 0 */
+    struct data_fields *fields;
     struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field, *audio_field, *said_field;
     /* The order of files [n_files]: a walk that begins shuffles what the last one left, also under
@@ -38,6 +41,7 @@ struct lines_walk {
     struct s2s_line answer;    /* that of the other file of a pair, */
     struct s2s_line *shuffled; /* or how many of its shuffled lines [n_shuffled] are given */
     size_t n_shuffled, n_given;
+    struct data_fields_walk *fields;
 };
 
 /* ---- walking ---- */
@@ -57,12 +61,17 @@ static struct s2s_walk *begin(struct s2s_source *base)
 /*
  * The order of files. Upstream's loaders differ: manifests and conversations add the number of the
  * epoch to the seed, texts do not; the latter two, and manifests of several files, shuffle what the
- * last epoch left.
+ * last epoch left, but pairs shuffle the files as they are given.
  */
 static void draw(struct lines_walk *w, struct lines_source *s)
 {
     const bool by_epoch = s->kind == S2S_LINES_NEMO || is_conversation(s->kind);
     w->drawn = true;
+    w->fields = data_fields_begin(s->fields, s->opt.seed);
+    for (size_t i = 0; s->kind == S2S_LINES_PAIRS && i < s->n_files; i++)
+        s->order[i] = (uint32_t)i;
+    if (s->kind == S2S_LINES_PAIRS)
+        s2s_pyrandom_seed(&w->random, s->opt.seed);
     if (s->opt.shuffle && s->kind != S2S_LINES_CUTS && s->kind != S2S_LINES_TURNS &&
         s->kind != S2S_LINES_IDS) {
         s2s_pyrandom_seed(&w->random, s->opt.seed + (by_epoch ? s->epoch : 0));
@@ -96,6 +105,10 @@ static void shuffle_lines(struct lines_walk *w, const struct s2s_lines *file)
 static bool next_line(struct lines_walk *w, const struct lines_source *s,
                       const struct s2s_lines *file)
 {
+    /* both lines of a pair, also of one that is empty: it is drawn like others */
+    if (s->kind == S2S_LINES_PAIRS)
+        return s2s_lines_next_any(file, &w->line) &&
+               s2s_lines_next_any(&s->answers[w->part], &w->answer);
     if (!s->opt.shuffle || !is_conversation(s->kind))
         return s2s_lines_next(file, &w->line);
     if (!w->shuffled)
@@ -138,15 +151,6 @@ static bool may_be_marked(enum s2s_lines_kind kind)
            kind != S2S_LINES_SHARE_GPT && kind != S2S_LINES_PAIRS && kind != S2S_LINES_TEXT;
 }
 
-/* Goes on to the line with the number of the question; false: it is empty, and skipped. */
-static bool find_answer(struct lines_walk *w, const struct lines_source *s)
-{
-    const struct s2s_lines *file = &s->answers[w->part];
-    while (w->answer.number < w->line.number && s2s_lines_next(file, &w->answer))
-        ;
-    return w->answer.number == w->line.number;
-}
-
 static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error *err)
 {
     struct lines_walk *w = (struct lines_walk *)base;
@@ -161,13 +165,16 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
                 s->base.n_marked++;
                 continue;
             }
-            if (s->answers && !find_answer(w, s))
-                continue;
             *place = (struct s2s_place){.at = w->line.begin,
                                         .member = w->answer.begin,
                                         .line = w->line.number,
                                         .part = w->part};
-            return 1;
+            if (s->questions.n > 0)
+                place->field = s2s_pyrandom_below(&w->random, (uint32_t)s->questions.n);
+            int rc = data_fields_next(w->fields, &place->field, err);
+            if (rc < 0)
+                w->idx = s->n_files;
+            return rc < 0 ? rc : 1;
         }
         w->in_file = false;
         w->line = w->answer = (struct s2s_line){.number = 0};
@@ -182,6 +189,7 @@ static void end(struct s2s_walk *base)
 {
     struct lines_walk *w = (struct lines_walk *)base;
     free(w->shuffled);
+    data_fields_end(w->fields);
     free(w);
 }
 
@@ -216,7 +224,10 @@ static int parse_pair(const struct lines_source *s, struct s2s_sample *sample,
 {
     const struct s2s_line answer =
         s2s_lines_at(&s->answers[place->part], place->member, place->line);
-    return s2s_data_parse_pair(sample, line, &answer, err);
+    size_t len = 0;
+    const char *before =
+        s->questions.n > 0 ? data_texts_at(&s->questions, place->field, &len) : NULL;
+    return s2s_data_parse_pair(sample, line, &answer, before, len, err);
 }
 
 static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
@@ -259,6 +270,8 @@ static int load(const struct s2s_source *base, struct s2s_sample *sample,
     const struct s2s_line line = s2s_lines_at(&s->files[place->part], place->at, place->line);
     int rc = parse_line(s, sample, &line, place, err);
     if (rc > 0)
+        data_fields_give(s->fields, sample, place->field);
+    if (rc > 0)
         s2s_sample_tag(sample, s->opt.tags, is_conversation(s->kind));
     return rc;
 }
@@ -272,9 +285,12 @@ static char *where(const struct s2s_source *base, const struct s2s_place *place)
 static bool digest(const struct s2s_source *base, size_t k, char hex[33])
 {
     const struct lines_source *s = (const struct lines_source *)base;
-    if (k >= s->n_files + s->n_answers)
-        return false;
-    const struct s2s_lines *file = k < s->n_files ? &s->files[k] : &s->answers[k - s->n_files];
+    const size_t n = s->n_files + s->n_answers, has_questions = s->questions.n > 0;
+    if (k >= n + has_questions)
+        return data_fields_digest(s->fields, k - n - has_questions, hex);
+    const struct s2s_lines *file = k < s->n_files ? &s->files[k]
+                                   : k < n        ? &s->answers[k - s->n_files]
+                                                  : &s->questions.file;
     s2s_xxh3_128_hex(hex, file->data, file->len);
     return true;
 }
@@ -289,6 +305,8 @@ static void close_lines(struct s2s_source *base)
     for (size_t i = 0; i < s->n_answers; i++)
         s2s_lines_close(&s->answers[i]);
     free(s->files);
+    data_texts_close(&s->questions);
+    data_fields_close(s->fields);
     free(s->answers);
     free(s->order);
     free(s->text_field);
@@ -325,6 +343,8 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
         if (rc == 0)
             rc = data_check_kind(&s->files[s->n_files - 1], kind, err);
     }
+    if (rc == 0 && kind == S2S_LINES_NEMO)
+        rc = data_fields_open(&s->fields, opt->fields, opt->n_fields, err);
     if (rc == 0)
         *source = &s->base;
     else
@@ -346,6 +366,8 @@ int s2s_source_open_pairs(struct s2s_source **source, const char *const *paths,
         rc = s2s_lines_open(&s->answers[s->n_answers], answers[s->n_answers], err);
         s->n_answers += rc == 0;
     }
+    if (rc == 0 && opt->questions)
+        rc = data_texts_open(&s->questions, opt->questions, err);
     if (rc == 0)
         *source = base;
     else

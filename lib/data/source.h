@@ -23,6 +23,7 @@ struct s2s_source;
 struct s2s_place {
     uint64_t at;     /* of the line in its file, .. */
     uint64_t member; /* of a tar's member */
+    uint64_t field;  /* which lines its fields have, or its question */
     int64_t line;    /* its number, from 1 */
     uint32_t leaf;   /* which source of a blend */
     uint32_t part;   /* which file of the source */
@@ -76,6 +77,19 @@ void s2s_source_close(struct s2s_source *source);
 
 /* ---- kinds ---- */
 
+/*
+ * A key that samples of manifests get beside those of their lines: a line of a text file, without
+ * white space around it. The k-th sample of an epoch gets the k-th line or, with is_drawn, one that
+ * random.choice draws of all, seeded with that of the shards, to which tars add the epoch.
+ * Source: extra_fields of NeMo (text_iter, text_sample).
+ */
+struct s2s_field {
+    const char *name, *path;
+    bool is_drawn;
+    bool has_seed; /* each epoch draws from `seed` */
+    uint64_t seed;
+};
+
 struct s2s_source_options {
     const char *text_field;  /* NULL: "text" */
     const char *lang_field;  /* NULL: "lang" */
@@ -89,8 +103,12 @@ struct s2s_source_options {
                                 NULL */
     /* What stands for sound in turns of share_gpt: the first kind found; NULL: <sound>, <speech> */
     const char *const *placeholders;
-    bool skip_missing;    /* members of a tar that are not in its manifest are left out */
-    int64_t slice_length; /* samples taken of each shard of tars; 0: all */
+    bool skip_missing;              /* members of a tar that are not in its manifest are left out */
+    int64_t slice_length;           /* samples taken of each shard of tars; 0: all */
+    const struct s2s_field *fields; /* [n_fields] of S2S_LINES_NEMO; borrowed */
+    size_t n_fields;
+    const char *questions; /* of pairs: a file, of which a line is drawn for each pair, and put
+                              before its question; NULL: none */
 };
 
 #define S2S_SOURCE_OPTIONS_DEFAULT \
@@ -117,8 +135,8 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
                           const char *const *paths, size_t n_paths,
                           const struct s2s_source_options *opt, struct s2s_error *err);
 
-/* S2S_LINES_PAIRS: files of questions and of answers [n_paths]. Where one of a pair of lines is
- * empty it is left out. */
+/* S2S_LINES_PAIRS: files of questions and of answers [n_paths]. Where one of a
+ * pair of lines is empty it is as one that is marked to be skipped. */
 int s2s_source_open_pairs(struct s2s_source **source, const char *const *paths,
                           const char *const *answers, size_t n_paths,
                           const struct s2s_source_options *opt, struct s2s_error *err);

@@ -12,6 +12,7 @@
 #include "lib/data/manifest.h"
 #include "lib/data/members.h"
 #include "lib/data/order.h"
+#include "lib/data/texts.h"
 #include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
@@ -34,6 +35,7 @@ struct tar_source {
     size_t n_shards;
     struct s2s_source_options opt; /* its strings and tags are owned */
     char *text_field, *lang_field;
+    struct data_fields *fields; /* of NeMo */
     uint64_t epoch;
 };
 
@@ -59,6 +61,7 @@ struct tar_walk {
     size_t from, to;
     uint64_t member;
     struct data_slice slice; /* of the shard */
+    struct data_fields_walk *fields;
 };
 
 /* ---- ids of shards ---- */
@@ -341,7 +344,8 @@ static int next_of_nemo(struct tar_walk *w, struct tar_source *s, struct s2s_pla
                                         .line = entry->line.number,
                                         .part = w->order[w->idx],
                                         .member = w->member};
-            return 1;
+            int rc = data_fields_next(w->fields, &place->field, err);
+            return rc < 0 ? rc : 1;
         }
         int rc = next_member(w, s, err);
         if (rc <= 0)
@@ -449,9 +453,11 @@ static int next(struct s2s_walk *base, struct s2s_place *place, struct s2s_error
 {
     struct tar_walk *w = (struct tar_walk *)base;
     struct tar_source *s = (struct tar_source *)base->source;
-    if (!w->order)
+    if (!w->order) {
+        w->fields = data_fields_begin(s->fields, s->opt.seed + s->epoch);
         w->order =
             data_shard_order(&w->random, s->n_shards, s->opt.seed + s->epoch, s->opt.shuffle);
+    }
     while (w->idx < s->n_shards) {
         int rc = w->in_shard ? 0 : begin_shard(w, s, err);
         if (rc == 0)
@@ -473,6 +479,7 @@ static void end(struct s2s_walk *base)
     struct tar_walk *w = (struct tar_walk *)base;
     release_entries(w);
     s2s_members_close(w->tar);
+    data_fields_end(w->fields);
     free(w->order);
     free(w);
 }
@@ -533,6 +540,8 @@ static int load(const struct s2s_source *base, struct s2s_sample *sample,
     int n = s->kind == S2S_LINES_NEMO ? load_nemo(s, sample, &line, place, err)
                                       : load_conversation(s, sample, &line, place, err);
     if (n > 0)
+        data_fields_give(s->fields, sample, place->field);
+    if (n > 0)
         s2s_sample_tag(sample, s->opt.tags, s->kind != S2S_LINES_NEMO);
     return n;
 }
@@ -549,7 +558,7 @@ static bool digest(const struct s2s_source *base, size_t k, char hex[33])
 {
     const struct tar_source *s = (const struct tar_source *)base;
     if (k >= s->n_files)
-        return false;
+        return data_fields_digest(s->fields, k - s->n_files, hex);
     s2s_xxh3_128_hex(hex, s->files[k].data, s->files[k].len);
     return true;
 }
@@ -565,6 +574,7 @@ static void close_tars(struct s2s_source *base)
         s2s_members_close(s->shards[i].tar);
         free(s->shards[i].tar_path);
     }
+    data_fields_close(s->fields);
     free(s->files);
     free(s->shards);
     free(s->text_field);
@@ -612,6 +622,8 @@ int s2s_source_open_tars(struct s2s_source **source, enum s2s_lines_kind kind,
     int rc = open_files(s, manifests, n_manifests, err);
     if (rc == 0 && kind == S2S_LINES_NEMO)
         rc = match_shards(s, manifests, err);
+    if (rc == 0 && kind == S2S_LINES_NEMO)
+        rc = data_fields_open(&s->fields, opt->fields, opt->n_fields, err);
     if (rc == 0)
         *source = &s->base;
     else

@@ -478,6 +478,38 @@ END
     says "blend.yaml:2:"
     says "key 'wieght' is not known here, and ignored; did you mean 'weight'?"
     printf 'input_cfg:\n  - {type: txt, paths: a.txt, extra_fields: [{type: text_iter}]}\n' >blend.yaml
+    exits 0 s2s-pack --input-cfg blend.yaml --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o b.s2s
+    says "key 'extra_fields' has no effect on items of type 'txt', and is ignored"
+    printf 'input_cfg:\n  - {type: nemo, manifest_filepath: nemo/u1.json, channel: 1}\n' >blend.yaml
     exits 1 s2s-pack --input-cfg blend.yaml --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o b.s2s
-    says "extra_fields is not read here"
+    says "channel is not read here"
+}
+
+@test "what extra_fields and questions_path lack is named" {
+    local words
+    printf 'one\n' >one.txt
+    touch none.txt
+    printf 'a\n\xff\n' >bad.txt
+    while read -r words; do
+        printf -- '- {type: nemo, manifest_filepath: nemo/u1.json, extra_fields: [%s]}\n' "${words% => *}" >blend.yaml
+        exits 1 pack --input-cfg blend.yaml --batch-size 9 -o no.s2s
+        says "${words#* => }"
+    done <<'END'
+{type: text_iter, name: context, path: one.txt} => one.txt: has 1 lines for 'context', fewer than there are samples
+{type: text_sample, name: context, path: none.txt} => none.txt: has no lines
+{type: text_sample, name: context, path: bad.txt} => bad.txt:2: is not UTF-8, or has a NUL
+{type: text_draw, name: context, path: one.txt} => blend.yaml:1:
+{type: text_iter, path: one.txt} => 'name'
+{type: text_iter, name: context} => 'path' is missing
+{type: text_iter, name: context, path: one.txt, sed: 1} => 'sed'; did you mean 'seed'?
+{type: text_iter, name: duration, path: one.txt} => this name is a part of each sample
+{type: text_iter, name: context, path: "pipe:cat one.txt"} => --run-pipes
+END
+    printf -- '- {type: txt_pair, source_paths: pair/q1.txt, target_paths: pair/a1.txt, questions_path: gone.txt}\n' >blend.yaml
+    exits 2 pack --input-cfg blend.yaml --batch-size 9 -o no.s2s
+    says "gone.txt: cannot open"
+    # a field of a command, and the digest of what it says beside that of the manifest
+    printf -- '- {type: nemo, manifest_filepath: nemo/u1.json, extra_fields: [{type: text_sample, name: context, path: "pipe:cat one.txt"}]}\n' >blend.yaml
+    pack --input-cfg blend.yaml --run-pipes --batch-size 9 --report r.json -o out.s2s
+    [ "$(rows out.s2s | wc -l)" = 5 ]
 }

@@ -12,25 +12,49 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "packing"))
 import naive  # noqa: E402
 
+TOKENIZER = os.path.join(HERE, "..", "..", "..", "demo", "tokenizer.json")
+
+
+def letters():
+    """The bytes that the ids of demo/tokenizer.json stand for, in the code of byte-level BPE."""
+    plain = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    code = {chr(b): b for b in plain}
+    code.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in plain)})
+    with open(TOKENIZER) as f:
+        return {i: code[t] for t, i in json.load(f)["model"]["vocab"].items() if t in code}
+
 
 def texts_of(path):
-    texts = []
-    for _, meta in naive.read_stream(path)[1]:
-        texts += json.loads(meta["texts"]) if isinstance(meta["texts"], str) else meta["texts"]
+    """(all that is said, the text) of each sample."""
+    byte_of, texts = letters(), []
+    for tensors, meta in naive.read_stream(path)[1]:
+        at = 0
+        said = json.loads(meta["texts"]) if isinstance(meta["texts"], str) else meta["texts"]
+        for text, n in zip(said, tensors["seq_lens_padded"]):
+            row = tensors["input_ids"][at:at + n]
+            texts.append((bytes(byte_of[i] for i in row if i in byte_of).decode(), text))
+            at += n
     return texts
+
+
+def joined(text):
+    return "".join(text.split())
 
 
 def main():
     failed = 0
-    tokenizer = os.path.join(HERE, "..", "..", "..", "demo", "tokenizer.json")
     configs = sorted(glob.glob(os.path.join(HERE, "orders", "*.yaml")))
     for config in configs:
         with open(config[:-len("yaml")] + "txt") as f:
             want = f.read().split("\n")[:-1]
         finite = "force_finite: true" in open(config).read()
-        subprocess.run(["s2s-pack", "-q", "--input-cfg", config, "--tokenizer", tokenizer, "--batch-size", "100000", "--audio", "none",
+        subprocess.run(["s2s-pack", "-q", "--input-cfg", config, "--tokenizer", TOKENIZER, "--batch-size", "100000", "--audio", "none",
                         "-o", "order.s2s"] + ([] if finite else ["--samples", str(len(want))]), check=True)
-        got = texts_of("order.s2s")
+        got, want = texts_of("order.s2s"), [line for line in want if line]
+        if any("\t" in line for line in want):  # all that is said, else the text
+            got, want = [joined(said) for said, _ in got], [joined(line) for line in want]
+        else:
+            got = [text for _, text in got]
         if got != want:
             failed += 1
             at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))

@@ -80,6 +80,12 @@ def main():
         lines(f"talktar/talk_{n}.jsonl",
               [{"id": f"k{n}-{i}", "conversations": talk(f"k{n} {i}", f"k{n}_{i}.wav"), "custom": {"_skipme": i == 1}} for i in range(3 + n)])
         tar(f"talktar/audio_{n}.tar", [(f"k{n}_{i}.wav", sound(4800, i)) for i in range(3 + n)])
+    # lines that are drawn for samples, and pairs of lines, of which some are empty
+    write("ask/few.txt", "".join(f"  few {i}\u00a0\n" for i in range(7)))
+    write("ask/many.txt", "".join(f"many {i}\n" for i in range(200)) + "last")
+    for n in range(3):
+        write(f"pair/q{n}.txt", "".join("\n" if i == 2 else f"q{n} {i}\n" for i in range(5 + n)) + "\n" * n)
+        write(f"pair/a{n}.txt", "".join(" \n" if i == 4 else f" a{n} {i}\r\n" for i in range(6 + n)))
     whole = []
     for n in range(4):
         whole += [{"audio_filepath": f"m{n}_{i}.wav", "duration": 0.3, "text": f"one m{n} {i}", "shard_id": n} for i in range(4 + n)]

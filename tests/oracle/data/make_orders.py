@@ -1,4 +1,5 @@
-"""Writes orders/NAME.txt: the first samples of orders/NAME.yaml in the order that NeMo's own loaders over Lhotse give them.
+"""Writes orders/NAME.txt: the first samples of orders/NAME.yaml in the order that NeMo's own loaders over Lhotse give them; what is said before a text stands
+before it, with tabs between.
 
     make_orders.py FOLDER     FOLDER: a checkout of NeMo; needs lhotse, omegaconf, cytoolz, braceexpand, soundfile
 """
@@ -75,9 +76,13 @@ def reweight(items, temperatures, level=0):
 
 def text_of(sample):
     if hasattr(sample, "supervisions"):
-        return sample.supervisions[0].text
+        said = [sample.custom[k] for k in ("system_prompt", "context") if k in (sample.custom or {})]
+        return "\t".join(said + [sample.supervisions[0].text])
+    if hasattr(sample, "source"):
+        asked = [] if sample.question is None else [sample.question.text]
+        return "\t".join(asked + [sample.source.text, sample.target.text])
     if hasattr(sample, "turns"):
-        return sample.turns[-1].value
+        return "\t".join(t.value for t in sample.turns if hasattr(t, "value"))
     if hasattr(sample, "data"):
         return sample.data["conversations"][-1]["value"]
     return sample.text.strip()
@@ -99,6 +104,8 @@ def main():
             config.token_equivalent_duration = 0.08
             cuts, _ = cutset.read_cutset_from_config(config)
             texts = [text_of(s) for s in itertools.islice(cuts, N_SAMPLES)]
+            # a pair of which one is empty is drawn, but no sample of ours
+            texts = [t if all(t.split("\t")[-2:]) else "" for t in texts]
             os.chdir("/")
         with open(path[:-len("yaml")] + "txt", "w") as f:
             f.writelines(t + "\n" for t in texts)

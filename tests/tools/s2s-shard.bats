@@ -524,7 +524,7 @@ PY
     s2s-pack -q --manifest m.jsonl "${how[@]}" -o a.s2s
     tensors() { s2s-shard view --json "$1" | jq -c '.records[] | [.metadata.ids, .metadata.texts, .tensors]'; }
     tensors a.s2s >want
-    s2s-shard export -q --shard-size 2 -o shar a.s2s
+    s2s-shard export -q -j 1 --shard-size 2 -o shar a.s2s
     [ "$(ls shar | tr '\n' ' ')" = 'cuts.000000.jsonl.gz cuts.000001.jsonl.gz cuts.000002.jsonl.gz recording.000000.tar recording.000001.tar recording.000002.tar ' ]
     s2s-pack -q --shar shar "${how[@]}" -o b.s2s
     [ "$(tensors b.s2s)" = "$(cat want)" ]
@@ -533,6 +533,8 @@ PY
     [ "$(tensors c.s2s)" = "$(cat want)" ]
     s2s-pack -q --manifest m.jsonl "${how[@]}" --audio flac | s2s-shard export -q --shard-size 2 -o again -
     diff -r shar again
+    s2s-shard export -q -j 3 --shard-size 2 -o threads a.s2s
+    diff -r shar threads
     exits 2 s2s-shard export -q -o shar a.s2s
     says "shar: cannot make the folder"
     exits 2 s2s-shard export a.s2s

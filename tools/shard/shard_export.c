@@ -14,13 +14,19 @@
 
 /* One utterance: its clip, and what is known of it. */
 struct utterance {
-    const char *id, *text;  /* text: NULL: not known */
+    char *id, *text;        /* text: NULL: not known */
     struct s2s_audio audio; /* not set where bytes are */
-    const void *bytes;      /* [len_bytes] of a FLAC file */
+    void *bytes;            /* [len_bytes] of a FLAC file */
     size_t len_bytes;
     int64_t n_samples;
     int rate_hz;
+    const char *path; /* the stream that it is of; lent */
+    int64_t record;
+    int rc; /* of its encoding, with err */
+    struct s2s_error err;
 };
+
+enum { UTTERANCES_A_THREAD = 4 };
 
 struct exporter {
     const struct shard_options *opt;
@@ -30,6 +36,8 @@ struct exporter {
     struct s2s_buf cuts; /* lines of the shard */
     json_t *names;       /* an object: those of the members so far */
     int64_t n_written;
+    struct utterance *queue; /* [n_queued] that are not encoded and written yet */
+    size_t n_queued, cap_queue;
 };
 
 /* ---- shards ---- */
@@ -159,18 +167,17 @@ static int check_name(struct exporter *e, const char *id, struct s2s_error *err)
 
 static int add_utterance(struct exporter *e, const struct utterance *u, struct s2s_error *err)
 {
-    void *encoded = NULL;
-    size_t len = u->len_bytes;
     int rc = check_name(e, u->id, err);
+    if (rc == 0 && u->rc < 0) {
+        *err = u->err;
+        rc = u->rc;
+    }
     if (rc == 0 && !e->tar)
         rc = begin_shard(e, err);
-    if (rc == 0 && !u->bytes)
-        rc = s2s_audio_encode(&encoded, &len, &u->audio, S2S_AUDIO_FILE_FLAC, err);
     char *name = s2s_xasprintf("%s.flac", u->id);
     if (rc == 0)
-        rc = s2s_tar_writer_add(e->tar, name, u->bytes ? u->bytes : encoded, len, err);
+        rc = s2s_tar_writer_add(e->tar, name, u->bytes, u->len_bytes, err);
     free(name);
-    free(encoded);
     if (rc == 0 && e->opt->webdataset)
         rc = add_json(e, u->id,
                       json_pack("{s:s*, s:f}", "text", u->text, "duration",
@@ -186,6 +193,45 @@ static int add_utterance(struct exporter *e, const struct utterance *u, struct s
     return ++e->n_in_shard == (size_t)e->opt->shard_size ? end_shard(e, err) : 0;
 }
 
+static void encode(void *queue, size_t i, int worker)
+{
+    struct utterance *u = (struct utterance *)queue + i;
+    if (!u->bytes)
+        u->rc = s2s_audio_encode(&u->bytes, &u->len_bytes, &u->audio, S2S_AUDIO_FILE_FLAC, &u->err);
+}
+
+static void release(struct utterance *u)
+{
+    free(u->id);
+    free(u->text);
+    free(u->bytes);
+    s2s_audio_release(&u->audio);
+}
+
+/* Encodes all that are queued on all threads, and writes them in their order. */
+static int flush_queue(struct exporter *e, struct s2s_error *err)
+{
+    int rc = 0;
+    s2s_parallel_for(e->n_queued, e->opt->common.jobs, encode, e->queue);
+    for (size_t i = 0; i < e->n_queued; i++) {
+        struct utterance *u = &e->queue[i];
+        if (rc == 0 && (rc = add_utterance(e, u, err)) < 0)
+            s2s_error_add(err, rc, "%s: record %lld", u->path, (long long)u->record);
+        release(u);
+    }
+    e->n_queued = 0;
+    return rc;
+}
+
+/* Takes what u holds. */
+static int queue_utterance(struct exporter *e, struct utterance *u, struct s2s_error *err)
+{
+    s2s_grow(&e->queue, e->n_queued, &e->cap_queue, sizeof *e->queue);
+    e->queue[e->n_queued++] = *u;
+    return e->n_queued < (size_t)(UTTERANCES_A_THREAD * e->opt->common.jobs) ? 0
+                                                                             : flush_queue(e, err);
+}
+
 /* The sound of samples begin .. end-1, or of as many bytes. */
 static int take_clip(struct utterance *u, const struct exporter *e, const struct s2s_st_tensor *t,
                      bool is_flac, int64_t begin, int64_t end, struct s2s_error *err)
@@ -198,7 +244,8 @@ static int take_clip(struct utterance *u, const struct exporter *e, const struct
     u->audio = (struct s2s_audio)S2S_AUDIO_INIT;
     if (is_flac) {
         int rc = s2s_audio_info_bytes(&info, from, n, err);
-        u->bytes = from;
+        u->bytes = s2s_xmalloc(n + 1);
+        memcpy(u->bytes, from, n);
         u->len_bytes = n;
         u->n_samples = info.n_samples;
         u->rate_hz = info.rate_hz;
@@ -241,8 +288,28 @@ static json_t *list_of(const struct s2s_record *rec, const char *key)
     return text ? json_loads(text, 0, NULL) : NULL;
 }
 
-static int export_pack(struct exporter *e, const struct s2s_record *rec, bool is_flac,
-                       struct s2s_error *err)
+/* Queues u, or where it could not be taken (rc), says where. */
+static int end_utterance(struct exporter *e, struct utterance *u, int rc, struct s2s_error *err)
+{
+    if (rc == 0)
+        return queue_utterance(e, u, err);
+    struct s2s_error before = S2S_ERROR_INIT;
+    s2s_error_add(err, rc, "%s: record %lld", u->path, (long long)u->record);
+    release(u);
+    /* what stands before it is told first */
+    int earlier = flush_queue(e, &before);
+    if (earlier < 0)
+        *err = before;
+    return earlier < 0 ? earlier : rc;
+}
+
+static char *text_or_null(const char *text)
+{
+    return text ? s2s_xstrdup(text) : NULL;
+}
+
+static int export_pack(struct exporter *e, const struct s2s_record *rec, const char *path,
+                       bool is_flac, struct s2s_error *err)
 {
     json_t *ids = list_of(rec, "ids"), *texts = list_of(rec, "texts");
     const struct s2s_st_tensor *t =
@@ -252,35 +319,33 @@ static int export_pack(struct exporter *e, const struct s2s_record *rec, bool is
     int64_t next = 0;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(ids); i++) {
-        struct utterance u = {.id = json_string_value(json_array_get(ids, i)),
-                              .text = json_string_value(json_array_get(texts, i))};
+        const char *id = json_string_value(json_array_get(ids, i));
+        struct utterance u = {.id = s2s_xstrdup(id ? id : ""),
+                              .text = text_or_null(json_string_value(json_array_get(texts, i))),
+                              .path = path,
+                              .record = rec->idx};
         int64_t k = 0;
         rc = clip_of(&k, &next, rec, (int64_t)i, u.id, err);
         if (rc == 0)
             rc = take_clip(&u, e, t, is_flac, shard_int(cu, k), shard_int(cu, k + 1), err);
-        if (rc == 0)
-            rc = add_utterance(e, &u, err);
-        s2s_audio_release(&u.audio);
+        rc = end_utterance(e, &u, rc, err);
     }
     json_decref(ids);
     json_decref(texts);
     return rc;
 }
 
-static int export_clip(struct exporter *e, const struct s2s_record *rec, bool is_flac,
-                       struct s2s_error *err)
+static int export_clip(struct exporter *e, const struct s2s_record *rec, const char *path,
+                       bool is_flac, struct s2s_error *err)
 {
     const struct s2s_st_tensor *t = s2s_safetensors_find(&rec->st, is_flac ? "bytes" : "pcm");
-    struct utterance u = {.id = s2s_safetensors_meta(&rec->st, "id"),
-                          .text = s2s_safetensors_meta(&rec->st, "text")};
-    char *number = s2s_xasprintf("%lld", (long long)rec->idx);
-    u.id = u.id ? u.id : number;
+    struct utterance u = {.id = text_or_null(s2s_safetensors_meta(&rec->st, "id")),
+                          .text = text_or_null(s2s_safetensors_meta(&rec->st, "text")),
+                          .path = path,
+                          .record = rec->idx};
+    u.id = u.id ? u.id : s2s_xasprintf("%lld", (long long)rec->idx);
     int rc = take_clip(&u, e, t, is_flac, 0, t->shape[0], err);
-    if (rc == 0)
-        rc = add_utterance(e, &u, err);
-    s2s_audio_release(&u.audio);
-    free(number);
-    return rc;
+    return end_utterance(e, &u, rc, err);
 }
 
 static int export_stream(struct exporter *e, const char *path, struct s2s_error *err)
@@ -301,11 +366,11 @@ static int export_stream(struct exporter *e, const char *path, struct s2s_error 
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: holds no sound of form pcm or flac", path);
         s2s_error_hint(err, rc, "make it with s2s-pack --audio pcm");
     }
-    while (rc == 0 && (rc = s2s_stream_next(in, &rec, err)) > 0) {
-        rc = is_pack ? export_pack(e, &rec, is_flac, err) : export_clip(e, &rec, is_flac, err);
-        if (rc < 0)
-            s2s_error_add(err, rc, "%s: record %lld", path, (long long)rec.idx);
-    }
+    while (rc == 0 && (rc = s2s_stream_next(in, &rec, err)) > 0)
+        rc = is_pack ? export_pack(e, &rec, path, is_flac, err)
+                     : export_clip(e, &rec, path, is_flac, err);
+    if (rc == 0)
+        rc = flush_queue(e, err);
     s2s_stream_close(in);
     return rc;
 }
@@ -353,6 +418,9 @@ int shard_export(int argc, char **argv, struct s2s_error *err)
     if (rc == 0)
         rc = end_shard(&e, err);
     s2s_tar_writer_abort(e.tar);
+    for (size_t i = 0; i < e.n_queued; i++)
+        release(&e.queue[i]);
+    free(e.queue);
     if (rc < 0 && made)
         remove_shards(&e);
     s2s_buf_release(&e.cuts);

@@ -47,13 +47,6 @@ static int find(struct found *f, const struct s2s_safetensors *st, struct s2s_er
     return 0;
 }
 
-static const void *copy_of(struct s2s_pack *pack, const struct s2s_st_tensor *t)
-{
-    void *copy = s2s_pack_alloc(pack, (int64_t)t->len_bytes, 1);
-    memcpy(copy, t->data, t->len_bytes);
-    return copy;
-}
-
 /* Patches of each image, and whether numbers of patches and rows come out. */
 static int bound(struct s2s_pack *pack, struct s2s_media *m, const struct found *f,
                  struct s2s_error *err)
@@ -120,19 +113,14 @@ static int read_pixels(struct s2s_pack *pack, struct s2s_media *m, const struct 
                        struct s2s_error *err)
 {
     const int64_t n = s2s_st_numel(t);
-    float *out = s2s_pack_alloc(pack, n, sizeof *out), sum = 0;
+    float *out = s2s_pack_alloc(pack, n, sizeof *out);
     if (t->dtype == S2S_F32)
         memcpy(out, t->data, t->len_bytes);
     for (int64_t i = 0; t->dtype == S2S_U8 && i < n; i++)
         out[i] = (float)((const uint8_t *)t->data)[i] / 255;
-    for (int64_t i = 0; i < n; i++)
-        sum += out[i] * 0; /* 0 * Inf and 0 * NaN are NaN */
-    if (sum != 0)
-        return s2s_error_set(err, S2S_E_RANGE, "image_patches holds NaN or Inf (samples %.300s)",
-                             pack->ids ? pack->ids : "without ids");
     m->data = out;
     m->width = t->shape[1];
-    return 0;
+    return train_pack_check_finite(pack, m, m->cu, "image_patches of image", err);
 }
 
 int train_images_read(struct s2s_pack *pack, const struct s2s_safetensors *st,
@@ -148,9 +136,9 @@ int train_images_read(struct s2s_pack *pack, const struct s2s_safetensors *st,
         return rc;
     *m = (struct s2s_media){.kind = S2S_MEDIA_IMAGE,
                             .n = f.rows->shape[0],
-                            .rows = copy_of(pack, f.rows),
-                            .grid = copy_of(pack, f.grid),
-                            .slot_of_row = copy_of(pack, f.slot)};
+                            .rows = train_pack_copy(pack, f.rows),
+                            .grid = train_pack_copy(pack, f.grid),
+                            .slot_of_row = train_pack_copy(pack, f.slot)};
     if ((rc = bound(pack, m, &f, err)) < 0 || (rc = check_slots(b, m, err)) < 0 ||
         (rc = read_pixels(pack, m, f.patches, err)) < 0)
         return rc;

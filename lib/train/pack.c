@@ -66,7 +66,7 @@ static void place_clips(struct s2s_pack *pack)
 
 /* ---- from a record ---- */
 
-static const void *copy_tensor(struct s2s_pack *pack, const struct s2s_st_tensor *t)
+const void *train_pack_copy(struct s2s_pack *pack, const struct s2s_st_tensor *t)
 {
     if (!t)
         return NULL;
@@ -78,7 +78,7 @@ static const void *copy_tensor(struct s2s_pack *pack, const struct s2s_st_tensor
 static const void *copy_named(struct s2s_pack *pack, const struct s2s_safetensors *st,
                               const char *name)
 {
-    return copy_tensor(pack, s2s_safetensors_find(st, name));
+    return train_pack_copy(pack, s2s_safetensors_find(st, name));
 }
 
 static char *copy_meta(const struct s2s_safetensors *st, const char *key)
@@ -136,9 +136,9 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     const struct s2s_st_tensor *cu = s2s_safetensors_find(st, bounds);
     b->n_tokens = s2s_st_numel(ids);
     b->n_seqs = s2s_st_numel(cu) - 1;
-    b->input_ids = copy_tensor(pack, ids);
+    b->input_ids = train_pack_copy(pack, ids);
     b->labels = copy_named(pack, st, "labels");
-    b->cu_seqlens = copy_tensor(pack, cu);
+    b->cu_seqlens = train_pack_copy(pack, cu);
     b->seq_lens = copy_named(pack, st, "seq_lens");
     if (!b->labels)
         return s2s_error_set(err, S2S_E_NOTFOUND, "no labels");
@@ -152,7 +152,7 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     struct s2s_media *clips = &b->media[0];
     clips->n = slot ? s2s_st_numel(slot) : 0;
     if (clips->n > 0) {
-        pack->clip_slot = copy_tensor(pack, slot);
+        pack->clip_slot = train_pack_copy(pack, slot);
         clips->rows = copy_named(pack, st, "audio_frames");
     }
     pack_count(pack);
@@ -170,24 +170,17 @@ static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
     return 0;
 }
 
-/* Which sample a slot belongs to, for messages. */
-static int blame_clip(const struct s2s_pack *pack, int64_t clip, const char *what,
-                      struct s2s_error *err)
+int train_pack_check_finite(const struct s2s_pack *pack, const struct s2s_media *media,
+                            const int64_t *cu, const char *what, struct s2s_error *err)
 {
-    return s2s_error_set(err, S2S_E_RANGE, "%s of clip %lld holds NaN or Inf (samples %.300s)",
-                         what, (long long)clip, pack->ids ? pack->ids : "without ids");
-}
-
-static int check_finite(const struct s2s_pack *pack, const float *x, const int64_t *cu,
-                        int64_t width, const char *what, struct s2s_error *err)
-{
-    for (int64_t k = 0; k < pack->batch.media[0].n; k++) {
-        const float *row = x + cu[k] * width;
+    for (int64_t k = 0; k < media->n; k++) {
+        const float *row = media->data + cu[k] * media->width;
         float sum = 0;
-        for (int64_t i = 0; i < (cu[k + 1] - cu[k]) * width; i++)
+        for (int64_t i = 0; i < (cu[k + 1] - cu[k]) * media->width; i++)
             sum += row[i] * 0;
         if (sum != 0) /* 0 * Inf and 0 * NaN are NaN */
-            return blame_clip(pack, k, what, err);
+            return s2s_error_set(err, S2S_E_RANGE, "%s %lld holds NaN or Inf (samples %.300s)",
+                                 what, (long long)k, pack->ids ? pack->ids : "without ids");
     }
     return 0;
 }
@@ -216,7 +209,7 @@ static int read_embeds(struct s2s_pack *pack, const struct s2s_schema *schema,
     int64_t *cu = s2s_xcalloc((size_t)clips->n + 1, sizeof *cu);
     for (int64_t k = 0; k < clips->n; k++)
         cu[k + 1] = cu[k] + clips->rows[k];
-    int rc = check_finite(pack, out, cu, clips->width, "the embedding", err);
+    int rc = train_pack_check_finite(pack, clips, cu, "the embedding of clip", err);
     free(cu);
     return rc;
 }
@@ -326,7 +319,7 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
     switch (schema->audio) {
     case S2S_AUDIO_MEL: {
         const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_mel");
-        clips->data = copy_tensor(pack, t);
+        clips->data = train_pack_copy(pack, t);
         clips->cu = copy_named(pack, st, "audio_cu_mel");
         clips->width = t->shape[1];
         break;
@@ -342,7 +335,7 @@ static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
                            (long long)clips->n);
         return s2s_error_hint(err, rc, "pack with --audio pcm or --audio mel");
     }
-    return rc < 0 ? rc : check_finite(pack, clips->data, clips->cu, clips->width, "the sound", err);
+    return rc < 0 ? rc : train_pack_check_finite(pack, clips, clips->cu, "the sound of clip", err);
 }
 
 void s2s_pack_name(const struct s2s_pack *pack, int64_t seq, struct s2s_buf *id, const char **place)

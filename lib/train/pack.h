@@ -82,4 +82,13 @@ struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n);
 struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
                                     const struct s2s_pack *donor);
 
+/* ---- inside the room ---- */
+
+/* A copy of the tensor that lives as long as the pack; NULL of NULL. */
+const void *train_pack_copy(struct s2s_pack *pack, const struct s2s_st_tensor *tensor);
+/* RANGE where data of media, whose k-th has rows cu[k] .. cu[k+1] - 1, holds NaN or Inf: says what,
+ * which of them, and of which samples. */
+int train_pack_check_finite(const struct s2s_pack *pack, const struct s2s_media *media,
+                            const int64_t *cu, const char *what, struct s2s_error *err);
+
 #endif

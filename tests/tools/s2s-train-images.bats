@@ -121,7 +121,7 @@ t["image_rows"][0] += 1|image_slot has
 t["image_grid"][0] += 2|image_grid says
 t["image_grid"][0, 0] = 0|patches
 del t["image_patches"]; del sizes["image_patches"]|images without image_patches
-t["image_patches"] = (t["image_patches"] / np.float32(255)).astype("f4"); t["image_patches"][0, 0] = np.nan|image_patches holds NaN or Inf (samples ["i0"
+t["image_patches"] = (t["image_patches"] / np.float32(255)).astype("f4"); t["image_patches"][0, 0] = np.nan|image_patches of image 0 holds NaN or Inf (samples ["i0"
 LINES
     exits 1 s2s-train i.yaml -j1 run=no model.vision_projection.pixel_shuffle=1
     says "patches become"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/io/unnamed.h"
 
 enum { COPY_BYTES = 1 << 16 };
 
@@ -29,14 +30,11 @@ const char *s2s_spool_name(const char *path)
 int s2s_spool_temporary(const char *path, struct s2s_error *err)
 {
     const char *folder = getenv("TMPDIR");
-    char *name = s2s_xasprintf("%s/s2s-lines-XXXXXX", folder && *folder ? folder : "/tmp");
-    int fd = mkostemp(name, O_CLOEXEC);
-    if (fd < 0)
-        fd = s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file %s", path, name);
-    else
-        unlink(name);
-    free(name);
-    return fd;
+    folder = folder && *folder ? folder : "/tmp";
+    int fd = s2s_unnamed_temporary(folder);
+    return fd < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file in %s", path,
+                                    folder)
+                  : fd;
 }
 
 int s2s_spool_write(int fd, const void *bytes, size_t len, const char *path, struct s2s_error *err)

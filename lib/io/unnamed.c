@@ -43,6 +43,19 @@ int s2s_unnamed_open(const char *path)
     return fd;
 }
 
+int s2s_unnamed_temporary(const char *folder)
+{
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
+        return fd;
+    char *name = s2s_xasprintf("%s/s2s-XXXXXX", folder);
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(name);
+    free(name);
+    return fd;
+}
+
 bool s2s_unnamed_is_failure(int error)
 {
     return error == EIO || error == ENOSPC || error == EDQUOT || error == EACCES || error == EROFS;

@@ -10,6 +10,9 @@
 /* Creates a file on the file system of path's folder, open for reading and writing, with the
  * permissions of open(2). Returns its descriptor, or -1 with errno. */
 int s2s_unnamed_open(const char *path);
+/* The same in a folder, of nobody else's (0600); where the file system has no unnamed files it has
+ * a name until this returns. For what is never linked. */
+int s2s_unnamed_temporary(const char *folder);
 /* Links the file to path. 0, or -1 with errno: EEXIST if path exists, which is not replaced. */
 int s2s_unnamed_link(int fd, const char *path);
 /* Is this errno of the two calls above an error of the output, such as a full disk? Otherwise the

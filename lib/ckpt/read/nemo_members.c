@@ -15,6 +15,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read_internal.h"
+#include "lib/io/unnamed.h"
 
 enum {
     MAX_MEMBERS = 1 << 16,
@@ -190,27 +191,13 @@ static int place_member(struct tar *t, const char *name, int64_t len_bytes)
 
 /* ---- what is decompressed ---- */
 
-static int open_unnamed(const char *dir)
-{
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-        return fd;
-    /* file systems without O_TMPFILE */
-    char *name = s2s_xasprintf("%s/s2s-XXXXXX", dir);
-    fd = mkostemp(name, O_CLOEXEC);
-    if (fd >= 0)
-        unlink(name);
-    free(name);
-    return fd;
-}
-
 static int open_spill(struct tar *t)
 {
     const char *wanted = getenv("TMPDIR");
     const char *const dirs[] = {wanted && *wanted ? wanted : "/var/tmp", "/tmp"};
     for (size_t i = 0; i < (wanted && *wanted ? 1 : 2) && t->spill < 0; i++) {
         t->spill_dir = dirs[i];
-        t->spill = open_unnamed(dirs[i]);
+        t->spill = s2s_unnamed_temporary(dirs[i]);
     }
     if (t->spill >= 0)
         return 0;

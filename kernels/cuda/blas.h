@@ -14,6 +14,7 @@ struct blas;
 int blas_new(struct blas **blas, struct rt_stream *stream);
 void blas_free(struct blas *blas);
 const char *blas_status_text(int status); /* NULL: not one of this file's */
+enum { BLAS_NO_MEMORY = 2001 };           /* for what products need beside their matrices */
 
 /*
  * c = alpha op(a) op(b) + beta c, of struct s2s_k_gemm without its bias: a and b F32 or BF16, both

@@ -17,7 +17,7 @@
 
 enum { WORKSPACE_BYTES = 64 << 20, N_PLANS = 1024 };
 /* statuses of this file: FAILED + that of the library */
-enum { MISSING = 2000, NO_MEMORY = 2001, TYPES = 2002, FAILED = 2100 };
+enum { MISSING = 2000, TYPES = 2002, FAILED = 2100 };
 
 /* ---- the library ---- */
 
@@ -52,7 +52,7 @@ const char *blas_status_text(int status)
     switch (status) {
     case MISSING:
         return "libcublasLt.so.13 (or .12) " LIBRARY_PLACES;
-    case NO_MEMORY:
+    case BLAS_NO_MEMORY:
         return "no memory for the workspace of products";
     case TYPES:
         return "a product of matrices of two types";
@@ -107,12 +107,12 @@ int blas_new(struct blas **out, struct rt_stream *stream)
         return rc;
     struct blas *blas = (struct blas *)calloc(1, sizeof *blas);
     if (!blas)
-        return NO_MEMORY;
+        return BLAS_NO_MEMORY;
     blas->stream = stream;
     if ((rc = lt.cublasLtCreate(&blas->handle)) != LT_SUCCESS)
         rc += FAILED;
     else if (!(blas->workspace = rt_alloc(WORKSPACE_BYTES)))
-        rc = NO_MEMORY;
+        rc = BLAS_NO_MEMORY;
     if (rc) {
         blas_free(blas);
         return rc;

@@ -22,6 +22,8 @@ struct cuda_queue {
     struct rt_device device;
     struct rt_stream *stream;
     struct blas *blas;
+    float *sums; /* fp32 of a product that is not rounded yet, of so many bytes */
+    size_t sums_bytes;
     bool tf32;  /* products of F32 */
     bool wgmma; /* the device has the instructions of sm_90a */
     struct upload upload;
@@ -67,6 +69,14 @@ static inline bool cuda_is_wide(const struct s2s_mat *mat, int64_t cols)
     const int64_t group = mat->dtype == S2S_BF16 ? 8 : 4;
     return !mat->data ||
            ((uintptr_t)mat->data % 16 == 0 && mat->stride % group == 0 && cols % CUDA_WIDE == 0);
+}
+
+/* Whether two neighbours of every row begin where they are one access. */
+static inline bool cuda_is_paired(const struct s2s_mat *mat, int64_t cols)
+{
+    const uintptr_t pair = mat->dtype == S2S_BF16 ? 4 : 8;
+    return !mat->data ||
+           ((uintptr_t)mat->data % pair == 0 && mat->stride % 2 == 0 && cols % 2 == 0);
 }
 
 /* ---- on the device ---- */
@@ -121,13 +131,24 @@ static __device__ __forceinline__ void cuda_put(const struct cuda_mat &m, int64_
         ((float *)m.data)[at] = x;
 }
 
-/* N elements from col on: CUDA_WIDE, aligned, or 1. */
+/* N elements from col on: CUDA_WIDE or 2, aligned, or 1. */
 template <int N>
 static __device__ __forceinline__ void cuda_load(float (&x)[N], const struct cuda_mat &m,
                                                  int64_t row, int64_t col)
 {
     if constexpr (N == 1) {
         x[0] = cuda_get(m, row, col);
+    } else if constexpr (N == 2) {
+        const int64_t at = row * m.stride + col;
+        if (m.bf16) {
+            const uint32_t pair = *(const uint32_t *)((const uint16_t *)m.data + at);
+            x[0] = cuda_of_bits(pair << 16);
+            x[1] = cuda_of_bits(pair & 0xffff0000u);
+        } else {
+            const float2 pair = *(const float2 *)((const float *)m.data + at);
+            x[0] = pair.x;
+            x[1] = pair.y;
+        }
     } else if (m.bf16) {
         const struct cuda_words v =
             *(const struct cuda_words *)((const uint16_t *)m.data + row * m.stride + col);
@@ -154,6 +175,12 @@ static __device__ __forceinline__ void cuda_store(const struct cuda_mat &m, int6
 {
     if constexpr (N == 1) {
         cuda_put(m, row, col, x[0]);
+    } else if constexpr (N == 2) {
+        const int64_t at = row * m.stride + col;
+        if (m.bf16)
+            *(uint32_t *)((uint16_t *)m.data + at) = pack_bf16(x[0], x[1]);
+        else
+            *(float2 *)((float *)m.data + at) = make_float2(x[0], x[1]);
     } else if (m.bf16) {
         struct cuda_words v;
 #pragma unroll

@@ -32,6 +32,7 @@ static void table_close(struct s2s_queue *queue)
         rt_stream_wait(q->stream);
     upload_release(&q->upload);
     blas_free(q->blas);
+    rt_free(q->sums);
     rt_stream_free(q->stream);
     free(q);
     queue->handle = NULL;

@@ -92,6 +92,42 @@ static void small_integers_are_exact(void **state)
         }
 }
 
+/* 257 and 259 are no numbers of BF16: whoever rounds them before the bias comes gets 256 and 264.
+ */
+static void a_product_is_rounded_once_with_its_bias(void **state)
+{
+    enum { M = 300, N = 40, K = 257 };
+    float *a = values(M, K, K, 1), *b = values(N, K, K, 2), *c = values(M, N, N, 3);
+    float *bias = values(1, N, N, 4);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        for (int i = 0; i < M * K; i++)
+            a[i] = 1;
+        for (int i = 0; i < N * K; i++)
+            b[i] = 1;
+        for (int i = 0; i < M * N; i++)
+            c[i] = accumulate ? 2 : NAN;
+        for (int i = 0; i < N; i++)
+            bias[i] = accumulate ? 3 : 1;
+        k->gemm(&queue, &(struct s2s_k_gemm){.a = mat(a, K),
+                                             .b = mat(b, K),
+                                             .c = mat(c, N),
+                                             .bias = wide_mat(bias, 0),
+                                             .m = M,
+                                             .n = N,
+                                             .k = K,
+                                             .trans_b = true,
+                                             .accumulate = accumulate,
+                                             .alpha = 1});
+        done();
+        for (int i = 0; i < M * N; i++)
+            assert_true(c[i] == (accumulate ? 262 : 258));
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(bias);
+}
+
 /* Five products over one b: matrices of a and c stand apart by more than their size. */
 static void products_of_a_batch(void **state)
 {
@@ -390,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_agree_with_the_definition),
         cmocka_unit_test(small_integers_are_exact),
+        cmocka_unit_test(a_product_is_rounded_once_with_its_bias),
         cmocka_unit_test(halves_multiply_to_floats_and_to_halves),
         cmocka_unit_test(halves_do_not_depend_on_threads),
         cmocka_unit_test(products_of_a_batch),

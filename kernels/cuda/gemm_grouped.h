@@ -8,6 +8,7 @@
 #define S2S_KERNELS_CUDA_GEMM_GROUPED_H
 
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/seq.h"
 
 /* ---- element types: those of attention, and fp32 rounded to one tf32 ---- */
 
@@ -189,45 +190,11 @@ static __device__ __forceinline__ void grouped_multiply(float (&c)[S::MT][S::NT]
 
 /* ---- blocks ---- */
 
-/* What a block multiplies: rows `row` .. end of a, with what the group has. n_rows 0: nothing. */
+/* What a block multiplies: rows `row` .. end of a, with what the group has. */
 struct grouped_tile {
     int group, row, end;
     int m, n; /* of weights, its first row of c; its first column */
 };
-
-static __device__ __forceinline__ int grouped_sum_up_to(int x)
-{
-    const int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, x, (unsigned)step);
-        x += lane >= step ? below : 0;
-    }
-    return x;
-}
-
-/* The tile-th of all groups' tiles of so many rows; false: there are not so many. By a warp. */
-static __device__ __forceinline__ bool grouped_find(const grouped &g, int tile, int rows,
-                                                    grouped_tile *out)
-{
-    for (int first = 0; first < g.n_groups; first += 32) {
-        const int group = first + (int)threadIdx.x % 32;
-        const int begin = group < g.n_groups ? g.offsets[group] : 0;
-        const int end = group < g.n_groups ? g.offsets[group + 1] : 0;
-        const int tiles = (end - begin + rows - 1) / rows, sum = grouped_sum_up_to(tiles);
-        const unsigned past = __ballot_sync(~0u, sum > tile);
-        if (past) {
-            const int who = __ffs((int)past) - 1;
-            const int before = __shfl_sync(~0u, sum - tiles, who);
-            out->group = first + who;
-            out->row = __shfl_sync(~0u, begin, who) + (tile - before) * rows;
-            out->end = __shfl_sync(~0u, end, who);
-            return true;
-        }
-        tile -= __shfl_sync(~0u, sum, 31);
-    }
-    return false;
-}
 
 /* Step s of the sum: a's and b's tiles. */
 template <class S>
@@ -316,8 +283,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 2) grouped_kern
         b += at.row * g.b_bytes;
         to.data += at.group * g.step * (to.bf16 ? 2 : 4);
     } else {
-        if (!grouped_find(g, tile, S::ROWS, &at))
+        seq_tile found;
+        if (!seq_find_tile(g.offsets, g.n_groups, tile, S::ROWS, &found))
             return;
+        at.group = found.seq;
+        at.row = found.row;
+        at.end = found.end;
         b += at.group * g.step * (int64_t)sizeof(typename S::E);
     }
     const int length = S::TRANS_A ? at.end - at.row : g.k;

@@ -48,7 +48,7 @@ enum { S2S_SPAN_ALL = INT32_MAX };
  * groups[g] .. groups[g+1], which add to the gradients of their keys in this order. kernels/spans.h
  * makes both.
  *
- * With draw.rows, on tables that has_attention_dropout, o = dropout(softmax(..)) v: of query i and
+ * With draw.rows, o = dropout(softmax(..)) v: of query i and
  * head h what it sees of key j is element k_at[j] of plane 1 + first_head + h.
  */
 struct s2s_k_attention {
@@ -123,8 +123,8 @@ static inline int64_t s2s_reach_end(const struct s2s_reach *reach, int64_t i, in
 }
 
 /*
- * Attention with relative positions inside each clip, every query sees every key of it, or, on
- * tables that has_reach, those that its reach says:
+ * Attention with relative positions inside each clip, every query sees the keys of it that its
+ * reach says:
  *   S_ij = scale ((q_i + u) . k_j + (q_i + v) . p_{i-j}),  o = softmax(S) value
  * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j. Dropout
  * is as that of attention; a key's element is its place in its clip.

@@ -47,9 +47,7 @@ struct s2s_kernels {
     /* Logits that a loss should hold at a time: fewer than what a cache holds costs the products,
      * more costs memory. */
     size_t logits_bytes;
-    bool has_bf16;              /* a device may work in BF16: entries take matrices of it */
-    bool has_attention_dropout; /* attention and relattention look at `draw` */
-    bool has_reach;             /* relattention looks at `reach` */
+    bool has_bf16; /* a device may work in BF16: entries take matrices of it */
 
     /* Opens a queue of the index-th device, counted round, setting all of it but layer and wrapped:
      * 0, or a status for status_text. close waits for what was issued; a queue that is zero is a

@@ -170,8 +170,6 @@ struct s2s_kernels s2s_count_over(const struct s2s_kernels *base)
     return (struct s2s_kernels){.name = base->name,
                                 .logits_bytes = base->logits_bytes,
                                 .has_bf16 = base->has_bf16,
-                                .has_attention_dropout = base->has_attention_dropout,
-                                .has_reach = base->has_reach,
                                 .open = count_open,
                                 .close = count_close,
                                 .status_text = count_status_text,

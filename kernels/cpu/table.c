@@ -147,8 +147,6 @@ const struct s2s_kernels s2s_kernels_cpu = {.name = "cpu",
                                             /* about the third-level cache */
                                             .logits_bytes = 32 << 20,
                                             .has_bf16 = true,
-                                            .has_attention_dropout = true,
-                                            .has_reach = true,
                                             .open = cpu_open,
                                             .close = cpu_close,
                                             .status_text = cpu_status_text,

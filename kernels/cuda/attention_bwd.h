@@ -16,5 +16,8 @@ struct att_backward {
 /* dq, and dk and dv, with the lists that they need. */
 void att_backward_queries(struct s2s_queue *queue, const struct att_backward *b, bool bf16);
 void att_backward_keys(struct s2s_queue *queue, const struct att_backward *b, bool bf16);
+/* Those with dropout (attention_drop_bwd.cu). */
+void att_backward_queries_dropped(struct s2s_queue *queue, const struct att_backward *b, bool bf16);
+void att_backward_keys_dropped(struct s2s_queue *queue, const struct att_backward *b, bool bf16);
 
 #endif

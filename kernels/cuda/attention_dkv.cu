@@ -40,7 +40,9 @@ static void run_f32(struct s2s_queue *queue, const struct att_backward *b)
 
 void att_backward_keys(struct s2s_queue *queue, const struct att_backward *b, bool bf16)
 {
-    if (bf16)
+    if (b->p.draw.rows)
+        att_backward_keys_dropped(queue, b, bf16);
+    else if (bf16)
         run_bf16(queue, b);
     else
         run_f32(queue, b);

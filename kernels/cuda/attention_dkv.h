@@ -2,7 +2,9 @@
  * Attention, gradients of keys and values: a block has a tile of keys of one kv head with their dk
  * and dv, and goes over all queries of its heads and spans that see them, of which the next tile
  * comes while this one is computed. Everything is transposed, so that P and dS stay in registers:
- *   P^T = exp2(scale' K Q^T - lse'),  dV += P^T dO,  dS^T = P^T (V dO^T - delta),  dK += dS^T Q
+ *   P^T = exp2(scale' K Q^T - lse'),  dV += D P^T dO,  dS^T = P^T (D (V dO^T) - delta),
+ *   dK += dS^T Q
+ * with D what dropout multiplies P with, or 1.
  */
 #ifndef S2S_KERNELS_CUDA_ATTENTION_DKV_H
 #define S2S_KERNELS_CUDA_ATTENTION_DKV_H
@@ -12,9 +14,12 @@
 enum { WANTS_DK = 1, WANTS_DV = 2, WANTS_BOTH = 3 };
 
 /* WARPS of 16 M keys each, tiles of N queries, of which C at a time. Wide heads get dk and dv in
- * two launches, as the registers do not hold both. */
-template <class P_, int D_, int WARPS_, int M_, int N_, int C_, int WANTS_> struct keys_shape {
+ * two launches, as the registers do not hold both; and all do with dropout (DROPS). */
+template <class P_, int D_, int WARPS_, int M_, int N_, int C_, int WANTS_, bool DROPS_>
+struct keys_shape {
     typedef P_ P;
+    static const bool DROPS = DROPS_;
+    static_assert(!DROPS || WANTS_ != WANTS_BOTH, "P is needed with dropout, or without");
     enum { D = D_, WARPS = WARPS_, M = M_, N = N_, C = C_, WANTS = WANTS_ };
     enum { BLOCKS = WARPS > 4 ? 1 : 2 }; /* of a multiprocessor, as far as registers go */
     enum { THREADS = WARPS * 32, KEYS = WARPS * M * 16, ROW = att_shape<P, D>::ROW };
@@ -147,6 +152,26 @@ static __device__ __forceinline__ void mask_pairs(float (&s)[N][4], const att_pr
         }
 }
 
+/* Multiplies what belongs to pairs [16 keys, 8 N queries] of a step with what dropout leaves of
+ * their P. i: this lane's first query of the step, key: its first row of k, of which `last` is the
+ * last. */
+template <int N>
+static __device__ __forceinline__ void drop_pairs(float (&s)[N][4], const att_problem &p,
+                                                  const keys_step *step, int i, int key, int last)
+{
+    const int head = step->head, row = step->row, n_rows = step->n_rows;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t at = (uint32_t)p.k_at[min(key + h * 8, last)];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                s[n][2 * h + e] *=
+                    cuda_kept(p.draw, row + min(i + n * 8 + e, n_rows - 1), at, (uint32_t)head);
+    }
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_backward b)
 {
@@ -221,11 +246,21 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
                     for (int e = 0; e < 4; e++)
                         s[m][n][e] = exp2_fast(s[m][n][e] * b.p.scale_log2 - (e % 2 ? l.y : l.x));
             }
+            if constexpr (S::DROPS && (S::WANTS & WANTS_DV) != 0)
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    drop_pairs(s[m], b.p, step, part + lane % 4 * 2,
+                               walk->at + row + m * 16 + lane / 4, walk->end - 1);
             if constexpr ((S::WANTS & WANTS_DV) != 0)
                 att_times_columns<P, S::D>(dv, s, att_below<Shape>(Across::of(o_tile), part));
             if constexpr ((S::WANTS & WANTS_DK) != 0) {
                 float dp[M][C / 8][4] = {};
                 att_times_rows<P, S::D>(dp, att_anew(v_lane), att_below<Shape>(o_lane, part));
+                if constexpr (S::DROPS)
+#pragma unroll
+                    for (int m = 0; m < M; m++)
+                        drop_pairs(dp[m], b.p, step, part + lane % 4 * 2,
+                                   walk->at + row + m * 16 + lane / 4, walk->end - 1);
 #pragma unroll
                 for (int n = 0; n < C / 8; n++) {
                     const float2 d = *(const float2 *)(delta + part + n * 8 + lane % 4 * 2);
@@ -263,28 +298,28 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) keys_kernel(const att_b
         }
 }
 
-template <class P, int D, int WARPS, int M, int N, int C, int WANTS>
+template <class P, int D, int WARPS, int M, int N, int C, int WANTS, bool DROPS>
 static void keys_launch(struct s2s_queue *queue, const struct att_backward *b)
 {
-    typedef keys_shape<P, D, WARPS, M, N, C, WANTS> S;
+    typedef keys_shape<P, D, WARPS, M, N, C, WANTS, DROPS> S;
     const int64_t tiles = att_most_tiles(b->p.n_k, b->p.n_groups, S::KEYS);
     LAUNCH(queue, keys_kernel<S>, (unsigned)(tiles * (b->p.n_heads / b->p.n_rep)), S::THREADS,
            S::SHARED_BYTES, *b);
 }
 
-template <class P, int D, int WARPS, int M, int N, int C, bool AT_ONCE>
+template <class P, int D, int WARPS, int M, int N, int C, bool AT_ONCE, bool DROPS = false>
 static void att_keys_run(struct s2s_queue *queue, const struct att_backward *b)
 {
     att_plan_keys(queue, &b->p, &b->keys, WARPS * M * 16, &b->dk, &b->dv);
     if constexpr (AT_ONCE) {
-        keys_launch<P, D, WARPS, M, N, C, WANTS_BOTH>(queue, b);
+        keys_launch<P, D, WARPS, M, N, C, WANTS_BOTH, DROPS>(queue, b);
         return;
     }
     if constexpr (!AT_ONCE) {
         if (b->dk.mat.data)
-            keys_launch<P, D, WARPS, M, N, C, WANTS_DK>(queue, b);
+            keys_launch<P, D, WARPS, M, N, C, WANTS_DK, DROPS>(queue, b);
         if (b->dv.mat.data)
-            keys_launch<P, D, WARPS, M, N, C, WANTS_DV>(queue, b);
+            keys_launch<P, D, WARPS, M, N, C, WANTS_DV, DROPS>(queue, b);
     }
 }
 

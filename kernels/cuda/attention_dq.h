@@ -1,7 +1,8 @@
 /*
  * Attention, gradient of queries: a block has a tile of queries of one head, their dO and dq, and
  * goes over the keys that they see, of which the next tile comes while this one is computed.
- *   P = exp2(scale' Q K^T - lse'),  dS = P (dO V^T - delta),  dQ = scale dS K
+ *   P = exp2(scale' Q K^T - lse'),  dS = P (D (dO V^T) - delta),  dQ = scale dS K
+ * with D what dropout multiplies P with, or 1.
  */
 #ifndef S2S_KERNELS_CUDA_ATTENTION_DQ_H
 #define S2S_KERNELS_CUDA_ATTENTION_DQ_H
@@ -10,8 +11,10 @@
 
 /* WARPS of 16 M queries each, tiles of N keys, of which C at a time; BLOCKS of a multiprocessor, as
  * far as registers go. */
-template <class P_, int D_, int WARPS_, int M_, int N_, int C_, int BLOCKS_> struct queries_shape {
+template <class P_, int D_, int WARPS_, int M_, int N_, int C_, int BLOCKS_, bool DROPS_>
+struct queries_shape {
     typedef P_ P;
+    static const bool DROPS = DROPS_;
     enum { D = D_, WARPS = WARPS_, M = M_, N = N_, C = C_, BLOCKS = BLOCKS_ };
     enum { THREADS = WARPS * 32, QUERIES = WARPS * M * 16, ROW = att_shape<P, D>::ROW };
     enum { STAGE = 2 * N * ROW, NUMBERS = QUERIES * (int)sizeof(float2) };
@@ -118,6 +121,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) queries_kernel(const at
             float s[M][C / 8][4] = {}, dp[M][C / 8][4] = {};
             att_times_rows<P, S::D>(s, att_anew(q_lane), att_below<Shape>(k_lane, part));
             att_times_rows<P, S::D>(dp, att_anew(o_lane), att_below<Shape>(v_lane, part));
+            if constexpr (S::DROPS)
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    att_drop(dp[m], b.p, own->span, own->head, own->at + i + m * 16,
+                             own->begin + tile * S::N + part + t % 4 * 2);
             if (tile >= own->warps[warp].whole || tile < own->warps[warp].far)
 #pragma unroll
                 for (int m = 0; m < M; m++)
@@ -156,10 +164,10 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) queries_kernel(const at
         }
 }
 
-template <class P, int D, int WARPS, int M, int N, int C, int BLOCKS = 2>
+template <class P, int D, int WARPS, int M, int N, int C, int BLOCKS = 2, bool DROPS = false>
 static void att_queries_run(struct s2s_queue *queue, const struct att_backward *b)
 {
-    typedef queries_shape<P, D, WARPS, M, N, C, BLOCKS> S;
+    typedef queries_shape<P, D, WARPS, M, N, C, BLOCKS, DROPS> S;
     const int64_t tiles = att_most_tiles(b->p.n_q, b->p.n_spans, S::QUERIES);
     att_plan_queries(queue, &b->p, &b->queries, S::QUERIES, &b->dq, NULL);
     LAUNCH(queue, queries_kernel<S>, (unsigned)(tiles * b->p.n_heads), S::THREADS, S::SHARED_BYTES,

@@ -57,7 +57,9 @@ void cuda_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
                                   args->lse};
     if (args->n_q == 0 || args->n_heads == 0)
         return;
-    if (!bf16)
+    if (args->draw.rows)
+        att_forward_dropped(queue, &f, bf16);
+    else if (!bf16)
         run_f32(queue, &f);
     else if (!att_forward_sm90(queue, &f))
         run_bf16(queue, &f);

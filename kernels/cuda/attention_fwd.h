@@ -18,9 +18,11 @@ struct att_forward {
 };
 
 /* WARPS of 16 M queries each, tiles of N keys; BLOCKS of a multiprocessor, as far as registers go.
- */
-template <class P_, int D_, int WARPS_, int M_, int N_, int BLOCKS_> struct forward_shape {
+ * DROPS: with dropout, whose draws need registers, too. */
+template <class P_, int D_, int WARPS_, int M_, int N_, int BLOCKS_, bool DROPS_>
+struct forward_shape {
     typedef P_ P;
+    static const bool DROPS = DROPS_;
     enum { D = D_, WARPS = WARPS_, M = M_, N = N_, BLOCKS = BLOCKS_ };
     enum { THREADS = WARPS * 32, QUERIES = WARPS * M * 16 };
     enum { ROW = att_shape<P, D>::ROW, STEPS = att_shape<P, D>::STEPS };
@@ -229,6 +231,12 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 soften(s[m], o[m], h, f.p.scale_log2, off[m][h], keep[m][h], rows.sum(m, h));
+        if constexpr (S::DROPS)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                att_drop(s[m], f.p, own->span, own->head,
+                         own->at + (warp * M + m) * 16 + id % 32 / 4,
+                         own->begin + tile * S::N + id % 4 * 2);
         att_times_columns<P, S::D>(o, s, att_anew(v_lane));
     }
     cp_async_wait<0>(); /* of Q, where there were no keys */
@@ -239,11 +247,14 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) forward_kernel(const at
             finish<S>(f, own, own->head, m, h, o[m], rows.max(m, h), rows.sum(m, h));
 }
 
+/* That with dropout (attention_drop_fwd.cu). */
+void att_forward_dropped(struct s2s_queue *queue, const struct att_forward *f, bool bf16);
+
 /* In the queue, with the list of tiles. */
-template <class P, int D, int WARPS, int M, int N, int BLOCKS = 2>
+template <class P, int D, int WARPS, int M, int N, int BLOCKS = 2, bool DROPS = false>
 static void att_forward_run(struct s2s_queue *queue, const struct att_forward *f)
 {
-    typedef forward_shape<P, D, WARPS, M, N, BLOCKS> S;
+    typedef forward_shape<P, D, WARPS, M, N, BLOCKS, DROPS> S;
     const int64_t tiles = att_most_tiles(f->p.n_q, f->p.n_spans, S::QUERIES);
     att_plan_queries(queue, &f->p, &f->list, S::QUERIES, &f->o, f->lse);
     LAUNCH(queue, forward_kernel<S>, (unsigned)(tiles * f->p.n_heads), S::THREADS, S::SHARED_BYTES,

@@ -156,7 +156,9 @@ struct att_problem att_problem_of(const struct s2s_k_attention *args)
                             window ? (int)args->window : 0,
                             args->scale,
                             args->scale * att_log2e,
-                            args->n_k < args->n_spans * SHORT_KEYS};
+                            args->n_k < args->n_spans * SHORT_KEYS,
+                            cuda_draw_of(&args->draw, 1 + args->first_head),
+                            args->k_at};
     return p;
 }
 

@@ -8,7 +8,7 @@
 #ifndef S2S_KERNELS_CUDA_ATTENTION_TILE_H
 #define S2S_KERNELS_CUDA_ATTENTION_TILE_H
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/draw.h"
 
 #define ATT static __device__ __forceinline__
 #define ATT_HOST static inline
@@ -414,6 +414,8 @@ struct att_problem {
     /* Spans have few keys on average: then more and smaller blocks are faster, as measured on an
      * H100 (tests/gpu/attention_bench.cu). */
     bool is_short;
+    struct cuda_draw draw; /* its plane is that of head 0 */
+    const int32_t *k_at;
 };
 
 /* The keys lo .. hi of the span that queries at .. at + n of it see, at least one of them each. */
@@ -458,6 +460,28 @@ ATT void att_mask(float (&s)[N][4], const att_problem &p, const s2s_span &span, 
             if (col < r[e / 2].begin || col >= r[e / 2].end)
                 s[n][e] = -INFINITY;
         }
+}
+
+/* Multiplies what belongs to pairs [16, 8 N] with what dropout leaves of their P. i: this lane's
+ * first query, j: its first key. */
+template <int N>
+ATT void att_drop(float (&s)[N][4], const att_problem &p, const s2s_span &span, int head, int i,
+                  int j)
+{
+    const int32_t *const at = p.k_at + span.k0;
+    const int last = span.nk - 1;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const uint32_t e = (uint32_t)at[min(j + n * 8, last)];
+        const uint32_t f = (uint32_t)at[min(j + n * 8 + 1, last)];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = span.q0 + min(i + h * 8, span.nq - 1);
+            const float2 kept = cuda_kept_two(p.draw, row, e, f, (uint32_t)head);
+            s[n][2 * h] *= kept.x;
+            s[n][2 * h + 1] *= kept.y;
+        }
+    }
 }
 
 /* The queries lo .. hi of the span that see one of its keys at .. at + n (at may be negative). */

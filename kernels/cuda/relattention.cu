@@ -30,6 +30,20 @@ static __device__ __forceinline__ void load_keys(char *k_tile, char *p_tile, con
                                                a.max_seqlen - at - S::M + j, 2 * a.max_seqlen - 1);
 }
 
+template <int N>
+static __device__ __forceinline__ void drop(float (&s)[N][4], const rel_problem &a,
+                                            const rel_clip &clip, int head, int i, int j)
+{
+#pragma unroll
+    for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float2 kept = rel_kept<REL_KEYS>(a, clip, head, i, j, t, h);
+            s[t][2 * h] *= kept.x;
+            s[t][2 * h + 1] *= kept.y;
+        }
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     rel_forward_kernel(const rel_problem a, const att_target to, float *lse)
@@ -50,8 +64,10 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const char *const values = rel_head(a.value, clip.begin, head);
     const float *const by_key = a.by_key + head * a.most_rows + clip.begin;
     const float *const by_position = a.by_position + (int64_t)head * (2 * a.max_seqlen - 1);
+    const int end = rel_end(a, min(at + S::M, clip.n) - 1, clip.n);
+    int j = rel_begin(a, at) / N * N;
     rel_load<P, S::D, S::M, S::THREADS>(q_tile, a.q, rel_head(a.q, clip.begin, head), at, clip.n);
-    load_keys<S>(k_tile, p_tile, a, clip, head, at, 0);
+    load_keys<S>(k_tile, p_tile, a, clip, head, at, j);
     cp_async_commit();
 
     const int skip = S::M - 16 - warp * 16; /* rows of the tile of p before the warp's band */
@@ -61,7 +77,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const typename att_across<P, S::D>::type v_lane = att_across<P, S::D>::of(v_tile);
     float o[1][S::D / 8][4] = {}, max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 #pragma unroll 1
-    for (int j = 0; j < clip.n; j += N) {
+    for (; j < end; j += N) {
         cp_async_wait<0>();
         __syncthreads(); /* keys and positions are there, and nobody reads the last values */
         rel_load<P, S::D, N, S::THREADS>(v_tile, a.value, values, j, clip.n);
@@ -76,9 +92,10 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
         rel_add_band<N, REL_KEYS>(s[0], band);
         rel_add_columns(s[0], by_key, j, clip.n);
+        rel_mask<REL_KEYS>(s[0], a, clip.n, at + warp * 16, j);
         cp_async_wait<0>();
         __syncthreads(); /* values are there, and nobody reads keys any more */
-        if (j + N < clip.n)
+        if (j + N < end)
             load_keys<S>(k_tile, p_tile, a, clip, head, at, j + N);
         cp_async_commit();
         float off[2], keep[2];
@@ -88,6 +105,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 #pragma unroll
         for (int h = 0; h < 2; h++)
             soften(s[0], o[0], h, a.scale_log2, off[h], keep[h], sum[h]);
+        if (a.draw.rows)
+            drop(s[0], a, clip, head, at + warp * 16, j);
         att_times_columns<P, S::D>(o, s, att_anew(v_lane));
     }
 #pragma unroll
@@ -177,6 +196,11 @@ void rel_bias(struct s2s_queue *queue, const struct s2s_k_relattention *args, st
 
 /* ---- the entry ---- */
 
+static int at_most(int64_t n, int most)
+{
+    return n < most ? (int)n : most;
+}
+
 struct rel_problem rel_problem_of(const struct s2s_k_relattention *args)
 {
     struct rel_problem a = {};
@@ -194,6 +218,10 @@ struct rel_problem rel_problem_of(const struct s2s_k_relattention *args)
     a.max_seqlen = (int)args->max_seqlen;
     a.scale = args->scale;
     a.scale_log2 = args->scale * att_log2e;
+    a.reach.chunk = at_most(args->reach.chunk, a.max_seqlen);
+    a.reach.before = at_most(args->reach.before, a.max_seqlen);
+    a.reach.after = at_most(args->reach.after, a.max_seqlen);
+    a.draw = cuda_draw_of(&args->draw, 1 + args->first_head);
     return a;
 }
 

@@ -1,9 +1,9 @@
 /*
  * Attention with relative positions, backward, with P and dS of tiles that are computed again by
  * each of three kernels and nothing added by atomics:
- *   P = exp(S - lse),  dS = P (dO V^T - rowsum(dO O))
+ *   P = exp(S - lse),  dS = P (K (dO V^T) - rowsum(dO O)),  K: what dropout multiplies P with, or 1
  *   dq_i = scale sum_j dS_ij (k_j + p_{i-j})                 by tiles of queries
- *   dk_j = scale (sum_i dS_ij q_i + c_j u),  c_j = sum_i dS_ij,  dvalue_j = sum_i P_ij dO_i
+ *   dk_j = scale (sum_i dS_ij q_i + c_j u),  c_j = sum_i dS_ij,  dvalue_j = sum_i K_ij P_ij dO_i
  *   dp_r = scale (sum_{i-j=r} dS_ij q_i + c_r v),  c_r = sum_{i-j=r} dS_ij
  *   du = scale sum_j c_j k_j,  dv = scale sum_r c_r p_r
  * Keys and positions are rows of one kernel, whose columns of dS are the one or the other; clips
@@ -42,17 +42,27 @@ static __device__ __forceinline__ rel_numbers numbers_of(const rel_backward &b,
     return own;
 }
 
-/* Scores become P, and what came from dO V^T becomes dS. */
-template <int N>
-static __device__ __forceinline__ void soften_back(float (&s)[N][4], float (&ds)[N][4], float c,
-                                                   const rel_numbers &own)
+/* Scores become P, as dropout leaves it, and what came from dO V^T becomes dS. i, j: the warp's
+ * first query and its key in the first column. */
+template <rel_columns OF, int N>
+static __device__ __forceinline__ void soften_back(float (&s)[N][4], float (&ds)[N][4],
+                                                   const rel_problem &a, const rel_numbers &own,
+                                                   const rel_clip &clip, int head, int i, int j)
 {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            s[n][e] = exp2_fast(s[n][e] * c - own.lse[e / 2]);
-            ds[n][e] = s[n][e] * (ds[n][e] - own.delta[e / 2]);
+        for (int h = 0; h < 2; h++) {
+            float2 kept = make_float2(1, 1);
+            if (a.draw.rows)
+                kept = rel_kept<OF>(a, clip, head, i, j, n, h);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float p = exp2_fast(s[n][2 * h + e] * a.scale_log2 - own.lse[h]);
+                const float keep = e ? kept.y : kept.x;
+                ds[n][2 * h + e] = p * (keep * ds[n][2 * h + e] - own.delta[h]);
+                s[n][2 * h + e] = keep * p;
+            }
         }
 }
 
@@ -86,6 +96,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) rel_queries_kernel(const rel_ba
     if (at >= clip.n)
         return;
     const int skip = S::M - 16 - warp * 16; /* rows of the tile of p before the warp's band */
+    const int end = rel_end(a, min(at + S::M, clip.n) - 1, clip.n);
     const rel_numbers own = numbers_of(b, clip, head, at + warp * 16);
     rel_load<P, S::D, S::M, S::THREADS>(q_tile, a.q, rel_head(a.q, clip.begin, head), at, clip.n);
     rel_load<P, S::D, S::M, S::THREADS>(o_tile, a.d_o, rel_head(a.d_o, clip.begin, head), at,
@@ -97,7 +108,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) rel_queries_kernel(const rel_ba
     const att_lane p_lane = att_lane_wide<Shape>(shared_addr(p_tile + skip * S::ROW));
     float dq[1][S::D / 8][4] = {};
 #pragma unroll 1
-    for (int j = 0; j < clip.n; j += N) {
+    for (int j = rel_begin(a, at) / N * N; j < end; j += N) {
         const int first = a.max_seqlen - at - S::M + j; /* row of p */
         __syncthreads();                                /* nobody reads the last tiles any more */
         rel_load<P, S::D, N, S::THREADS>(k_tile, a.k, rel_head(a.k, clip.begin, head), j, clip.n);
@@ -115,8 +126,9 @@ __global__ void __launch_bounds__(S::THREADS, 2) rel_queries_kernel(const rel_ba
         att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
         rel_add_band<N, REL_KEYS>(s[0], band);
         rel_add_columns(s[0], a.by_key + head * a.most_rows + clip.begin, j, clip.n);
+        rel_mask<REL_KEYS>(s[0], a, clip.n, at + warp * 16, j);
         att_times_rows<P, S::D>(ds, att_anew(o_lane), att_anew(v_lane));
-        soften_back(s[0], ds[0], a.scale_log2, own);
+        soften_back<REL_KEYS>(s[0], ds[0], a, own, clip, head, at + warp * 16, j);
         rel_spread<N>(positions[0], band, ds[0]);
         att_times_columns<P, S::D>(dq, ds, att_across<P, S::D>::of(k_tile));
         att_times_columns<P, S::D>(dq, positions, att_across<P, S::D>::of(p_tile + skip * S::ROW));
@@ -249,6 +261,7 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
     /* of the tile of the band: its first row, and the warp's first in it */
     const int first = OF_KEYS ? a.max_seqlen - i - M + t.at : t.at - (a.max_seqlen - 1) + i;
     const int skip = OF_KEYS ? M - 16 - warp * 16 : warp * 16;
+    const int key = OF_KEYS ? t.at : first + skip; /* of the warp's first query and column */
     const float *const by_key = a.by_key + t.head * a.most_rows + clip.begin;
     const float *const by_position = a.by_position + (int64_t)t.head * n_positions;
     float *const band = (float *)t.room + warp * 16 * REL_BAND(M);
@@ -281,6 +294,7 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
     att_times_rows<P, S::D, S::AT_ONCE>(s, q_lane, att_lane_wide<Shape>(shared_addr(t.rows)));
     rel_add_band<M, S::OF>(s[0], band);
     rel_add_columns(s[0], OF_KEYS ? by_key : by_position, t.at, OF_KEYS ? clip.n : n_positions);
+    rel_mask<S::OF>(s[0], a, clip.n, i + warp * 16, key);
     if constexpr (!(WANTS & WANTS_DK)) {
     } else if constexpr (OF_KEYS) {
         att_times_rows<P, S::D, S::AT_ONCE>(ds, o_lane,
@@ -297,7 +311,7 @@ static __device__ __forceinline__ void make_scores(const rel_backward &b, const 
         rel_put_band<M>(band, other[0], NULL, 0, 0);
         rel_add_band<M, S::OF>(ds[0], band);
     }
-    soften_back(s[0], ds[0], a.scale_log2, own);
+    soften_back<S::OF>(s[0], ds[0], a, own, clip, t.head, i + warp * 16, key);
     __syncthreads(); /* nobody reads bands any more */
     if constexpr ((WANTS & WANTS_DV) != 0)
         put_turned<S>(t.room + S::TURNED_BYTES, s[0]);
@@ -334,6 +348,8 @@ __global__ void __launch_bounds__(S::THREADS, S::KEYS_BLOCKS)
     float dk[S::D / 8][4] = {}, dv[S::D / 8][4] = {}, sum[2] = {}, unused[2] = {};
 #pragma unroll 1
     for (int i = 0; i < clip.n; i += S::M) {
+        if (!rel_meet(a, clip.n, i, S::M, t.at, S::M))
+            continue;
         make_scores<S, WANTS>(b, clip, t, i);
         if constexpr ((WANTS & WANTS_DV) != 0)
             times_queries<S>(dv, unused, t.room + S::TURNED_BYTES, t.d_o);
@@ -384,6 +400,8 @@ __global__ void __launch_bounds__(S::THREADS, 2)
         const int apart = t.at - (a.max_seqlen - 1), end = min(clip.n, clip.n - apart);
 #pragma unroll 1
         for (int i = max(0, -(apart + S::M - 1)); i < end; i += S::M) {
+            if (!rel_meet(a, clip.n, i, S::M, i + apart, 2 * S::M))
+                continue;
             make_scores<S, WANTS_DK>(b, clip, t, i);
             times_queries<S>(dp, sum, t.room, t.q);
             __syncthreads(); /* nobody reads these tiles any more */

@@ -11,6 +11,7 @@
 #define S2S_KERNELS_CUDA_RELATTENTION_TILE_H
 
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/draw.h"
 
 struct rel_problem {
     struct att_source q, k, value, p, d_o;
@@ -20,6 +21,10 @@ struct rel_problem {
     int64_t most_rows; /* n_seqs max_seqlen */
     int n_seqs, n_heads, dim, max_seqlen;
     float scale, scale_log2;
+    struct {
+        int chunk, before, after; /* struct s2s_reach, none longer than a clip; chunk 0: all */
+    } reach;
+    struct cuda_draw draw; /* its plane is that of head 0 */
 };
 
 /* A clip. */
@@ -31,6 +36,24 @@ struct rel_clip {
 static __device__ __forceinline__ rel_clip rel_clip_of(const rel_problem &a, int seq)
 {
     return {a.cu[seq], a.cu[seq + 1] - a.cu[seq]};
+}
+
+/* The keys begin .. end of a clip of n that query i of it sees. */
+static __device__ __forceinline__ int rel_begin(const rel_problem &a, int i)
+{
+    return a.reach.chunk ? max(i / a.reach.chunk * a.reach.chunk - a.reach.before, 0) : 0;
+}
+
+static __device__ __forceinline__ int rel_end(const rel_problem &a, int i, int n)
+{
+    return a.reach.chunk ? min((i / a.reach.chunk + 1) * a.reach.chunk + a.reach.after, n) : n;
+}
+
+/* Does one of the queries i .. i + n_i of a clip of n see one of the keys j .. j + n_j? */
+static __device__ __forceinline__ bool rel_meet(const rel_problem &a, int n, int i, int n_i, int j,
+                                                int n_j)
+{
+    return rel_begin(a, i) < j + n_j && rel_end(a, min(i + n_i, n) - 1, n) > j;
 }
 
 /* Row 0 of a head of what begins at packed row `row`. */
@@ -167,6 +190,47 @@ static __device__ __forceinline__ void rel_add_columns(float (&s)[N][4], const f
             s[t][e] += x;
             s[t][2 + e] += x;
         }
+}
+
+/* The key of the lane's first column of row h, where j is that of the warp's first row and column.
+ */
+template <rel_columns OF> static __device__ __forceinline__ int rel_key(int j, int h)
+{
+    const int lane = (int)threadIdx.x % 32;
+    return j + lane % 4 * 2 + (OF == REL_KEYS ? 0 : lane / 4 + h * 8);
+}
+
+/* Scores of keys that their query does not see become -inf. i: the warp's first query, j: its first
+ * key. */
+template <rel_columns OF, int N>
+static __device__ __forceinline__ void rel_mask(float (&s)[N][4], const rel_problem &a, int n,
+                                                int i, int j)
+{
+    if (a.reach.chunk == 0)
+        return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int query = i + (int)threadIdx.x % 32 / 4 + h * 8, key = rel_key<OF>(j, h);
+        const int begin = rel_begin(a, query) - key, end = rel_end(a, query, n) - key;
+#pragma unroll
+        for (int t = 0; t < N; t++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (t * 8 + e < begin || t * 8 + e >= end)
+                    s[t][2 * h + e] = -INFINITY;
+    }
+}
+
+/* What elements t of rows h are multiplied with, in pairs of keys; of a head and its clip's rows.
+ * What stands in no clip gets something. */
+template <rel_columns OF>
+static __device__ __forceinline__ float2 rel_kept(const rel_problem &a, const rel_clip &clip,
+                                                  int head, int i, int j, int t, int h)
+{
+    const int query = min(i + (int)threadIdx.x % 32 / 4 + h * 8, clip.n - 1);
+    const int key = rel_key<OF>(j, h) + t * 8;
+    return cuda_kept_two(a.draw, clip.begin + query, (uint32_t)key, (uint32_t)key + 1,
+                         (uint32_t)head);
 }
 
 /* ---- on the host ---- */

@@ -29,18 +29,6 @@ int model_read_dropout(double *rate, struct s2s_model *model, const char *key, d
     return 0;
 }
 
-int model_read_attention_dropout(double *rate, struct s2s_model *model, const char *key,
-                                 double said, struct s2s_error *err)
-{
-    int rc = model_read_dropout(rate, model, key, said, err);
-    if (rc < 0 || *rate <= 0 || model->params->device->kernels->has_attention_dropout)
-        return rc;
-    const struct s2s_conf *node = s2s_conf_find(model->conf, key);
-    rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, node ? node : model->conf,
-                        "dropout of %g inside of attention, which this device has not", *rate);
-    return s2s_error_hint(err, rc, "set attention and encoder_attention of train.dropout to 0");
-}
-
 /* Two words a row. */
 static void name_row(int32_t *to, uint64_t draws, int64_t place)
 {

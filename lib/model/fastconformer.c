@@ -239,19 +239,6 @@ static int read_shift(struct config *c, const struct s2s_conf *conf, struct s2s_
     return 0;
 }
 
-/* Devices that attend to all of a clip alone. */
-static int check_reach(const struct config *c, const struct s2s_model *model, struct s2s_error *err)
-{
-    if (model->params->device->kernels->has_reach)
-        return 0;
-    for (int64_t i = 0; i < c->n_contexts; i++)
-        if (c->contexts[i].reach.chunk > 0)
-            return s2s_conf_error(err, S2S_E_UNSUPPORTED,
-                                  s2s_conf_find(model->conf, "att_context_size"),
-                                  "attention to a part of a clip, which this device has not");
-    return 0;
-}
-
 /* What the equations here assume. */
 static int check_assumed(const struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
@@ -324,8 +311,8 @@ static int read_dropout(struct config *c, struct s2s_model *model, struct s2s_er
                                  has_input ? "dropout_pre_encoder" : "dropout", said.input, err)) <
             0)
         return rc;
-    if ((rc = model_read_attention_dropout(&c->block.attention_dropout, model, "attention_dropout",
-                                           said.encoder_attention, err)) < 0)
+    if ((rc = model_read_dropout(&c->block.attention_dropout, model, "attention_dropout",
+                                 said.encoder_attention, err)) < 0)
         return rc;
     return model_read_dropout(&c->positions_dropout, model, "dropout_positions", said.positions,
                               err);
@@ -373,7 +360,7 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     struct config *c = &m->config;
     int rc = read_config(c, model->conf, err);
     if (rc < 0 || (rc = read_dropout(c, model, err)) < 0 ||
-        (rc = check_ranks(model, &c->block, err)) < 0 || (rc = check_reach(c, model, err)) < 0)
+        (rc = check_ranks(model, &c->block, err)) < 0)
         return rc;
     model->draws |= c->n_contexts > 1;
     if ((rc = model_modality_read(&m->modality, model, c->block.width, err)) < 0)

@@ -203,8 +203,8 @@ static int llama_build(struct s2s_model *model, struct s2s_error *err)
         return rc;
     if ((rc = model_read_dropout(&m->dropout, model, NULL, model_said_dropout(model).hidden, err)) <
             0 ||
-        (rc = model_read_attention_dropout(&m->attention_dropout, model, "attention_dropout",
-                                           model_said_dropout(model).attention, err)) < 0)
+        (rc = model_read_dropout(&m->attention_dropout, model, "attention_dropout",
+                                 model_said_dropout(model).attention, err)) < 0)
         return rc;
     model->draws |= model->options.lora && model->options.lora->dropout > 0;
     m->after_embed = (struct s2s_nn_dropout){(float)m->dropout, s2s_rng_name("embed")};

@@ -172,8 +172,8 @@ static int read_dropout(struct modality *m, struct s2s_model *model, struct s2s_
                                  said.positions, err)) < 0)
         return rc;
     b->inner_dropout = b->dropout;
-    return model_read_attention_dropout(
-        &b->attention_dropout, model, "modality_adapter.dropout_att", said.encoder_attention, err);
+    return model_read_dropout(&b->attention_dropout, model, "modality_adapter.dropout_att",
+                              said.encoder_attention, err);
 }
 
 static int check_ranks(const struct s2s_model *model, const struct s2s_nn_conformer_options *b,

@@ -50,9 +50,6 @@ struct s2s_dropout_rates model_said_dropout(const struct s2s_model *model);
  * out. */
 int model_read_dropout(double *rate, struct s2s_model *model, const char *key, double said,
                        struct s2s_error *err);
-/* The same of what queries see; UNSUPPORTED on a device that has it not. */
-int model_read_attention_dropout(double *rate, struct s2s_model *model, const char *key,
-                                 double said, struct s2s_error *err);
 /* The pass' names of rows, of the slots of a batch that draws; none of another one. */
 void model_name_rows(struct s2s_pass *pass);
 /* What attention of that pass draws by, in its spans of rows up to n_rows. */

@@ -461,8 +461,8 @@ static int nemotron_build(struct s2s_model *model, struct s2s_error *err)
         return rc;
     if ((rc = model_read_dropout(&c->dropout, model, "hidden_dropout",
                                  model_said_dropout(model).hidden, err)) < 0 ||
-        (rc = model_read_attention_dropout(&c->attention_dropout, model, "attention_dropout",
-                                           model_said_dropout(model).attention, err)) < 0)
+        (rc = model_read_dropout(&c->attention_dropout, model, "attention_dropout",
+                                 model_said_dropout(model).attention, err)) < 0)
         return rc;
     model->draws |= model->options.lora && model->options.lora->dropout > 0;
     m->after_embed = (struct s2s_nn_dropout){(float)c->dropout, s2s_rng_name("embed")};

@@ -54,6 +54,9 @@ json.dump(c, open('$1.json', 'w'))"
     images
     same_as_cpu s.yaml train.steps=3 train.packs_per_step=1
     same_as_cpu i.yaml
+    # queries that see a part of their clip, and dropout in all that attends
+    sed -i '1s/{/{"att_context_size": [6, 3],/' enc.json
+    same_as_cpu s.yaml train.packs_per_step=1 train.steps=3 "train.dropout={attention: 0.2, encoder_attention: 0.1}"
 }
 
 @test "an emulated GPU trains experts as the CPU does" {

@@ -362,10 +362,6 @@ static void the_references_gradients_are_differences(void **state)
 
 static void what_is_left_out_is_left_out_of_gradients_too(void **state)
 {
-    if (!k->has_attention_dropout) {
-        print_message("%s: attention has no dropout\n", k->name);
-        skip();
-    }
     share = 0.3f;
     forward_and_gradients_agree_with_the_definition(state);
     the_references_gradients_are_differences(state);

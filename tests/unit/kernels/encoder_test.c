@@ -351,8 +351,7 @@ static void relattention_of(float share)
 static void relattention_is_its_formula(void **state)
 {
     relattention_of(0);
-    if (k->has_attention_dropout)
-        relattention_of(0.4f);
+    relattention_of(0.4f);
 }
 
 static void relpos_table_is_sines(void **state)

@@ -384,7 +384,8 @@ static int commit(struct job *job, struct s2s_error *err)
 int s2s_features_run(const struct s2s_features_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt};
-    const struct s2s_ordered stages = {source, work, sink, drop, &job};
+    const struct s2s_ordered stages = {
+        .source = source, .work = work, .sink = sink, .drop = drop, .ctx = &job};
     int rc = open_all(&job, err);
     if (rc == 0)
         rc = s2s_ordered_run(&stages, opt->jobs, err);

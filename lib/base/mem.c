@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "lib/base/error.h"
@@ -96,13 +97,31 @@ void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_e
     return ptr;
 }
 
+enum { HUGE_BYTES = 2 << 20 };
+
+void *s2s_try_aligned(size_t len_bytes)
+{
+    const size_t align = len_bytes < 2 * HUGE_BYTES ? 64 : HUGE_BYTES;
+    const size_t rounded = (len_bytes + align - 1) / align * align;
+    void *ptr = rounded >= len_bytes ? aligned_alloc(align, rounded ? rounded : align) : NULL;
+    s2s_wish_huge(ptr, rounded);
+    return ptr;
+}
+
 void *s2s_xalloc_aligned(size_t len_bytes)
 {
-    size_t rounded = (len_bytes + 63) / 64 * 64;
-    void *ptr = rounded >= len_bytes ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
+    void *ptr = s2s_try_aligned(len_bytes);
     if (!ptr)
         out_of_memory(1, len_bytes);
     return ptr;
+}
+
+void s2s_wish_huge(void *block, size_t len_bytes)
+{
+    const uintptr_t begin = ((uintptr_t)block + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
+    const uintptr_t end = ((uintptr_t)block + len_bytes) & ~(uintptr_t)(HUGE_BYTES - 1);
+    if (block && end > begin + HUGE_BYTES)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }
 
 void s2s_grow(void *ptr_to_array, size_t n, size_t *cap, size_t elem_bytes)
@@ -127,6 +146,7 @@ void s2s_buf_reserve(struct s2s_buf *buf, size_t extra_bytes)
     while (cap < need + 1)
         cap = cap > SIZE_MAX / 2 ? need + 1 : cap * 2;
     buf->data = s2s_xrealloc(buf->data, cap, 1);
+    s2s_wish_huge(buf->data + buf->len, cap - buf->len);
     buf->cap = cap;
 }
 

@@ -32,8 +32,16 @@ char *s2s_xasprintf(const char *fmt, ...)
 /* n * size_bytes, zeroed; or NULL with err set (NOMEM; the message names `what`). Gives: free. */
 void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_error *err);
 
-/* 64-byte aligned, not zeroed; ends the program if out of memory. Gives: free. */
+/* Aligned to 64 bytes, or to huge pages, which are wished for, from 4 MiB on; not zeroed; ends the
+ * program if out of memory. Gives: free. */
 void *s2s_xalloc_aligned(size_t len_bytes) __attribute__((malloc, returns_nonnull));
+/* The same, or NULL. */
+void *s2s_try_aligned(size_t len_bytes) __attribute__((malloc));
+
+/* Wishes that a large block, not touched yet, comes in huge pages: one costs less than the 512
+ * small ones in its place, and the first touch of memory costs more than what is then done to it.
+ * Nothing is done for less than some megabytes, or NULL. */
+void s2s_wish_huge(void *block, size_t len_bytes);
 
 /* Makes room for one more element of an array, doubling its capacity if needed: `s2s_grow(&v, n,
  * &cap, sizeof *v)` before v[n++] = x. */

@@ -134,6 +134,8 @@ int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_
     if (n_threads <= 1)
         return run_serially(stages, err);
     struct ring ring = {.stages = stages, .size = ITEMS_PER_THREAD * (size_t)n_threads};
+    if (stages->n_items > 0)
+        ring.size = (size_t)(stages->n_items > n_threads ? stages->n_items : n_threads);
     ring.slots = s2s_xcalloc(ring.size, sizeof *ring.slots);
     pthread_mutex_init(&ring.lock, NULL);
     pthread_cond_init(&ring.changed, NULL);

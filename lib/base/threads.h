@@ -18,6 +18,8 @@ int s2s_n_cores(void);
  *   work    turns an item into what the sink takes, in place; worker is in [0, n_threads)
  *   sink    consumes it; called in order
  *   drop    frees an item that will not reach the sink, because another failed; NULL: none
+ *   n_items how many exist at a time at most, and n_threads at least; 0: four a thread. Items of
+ *           megabytes are few, as memory that is touched first costs more than to fill it
  *
  * The first failure in the order of the items is returned; items before it have reached the sink.
  */
@@ -27,10 +29,11 @@ struct s2s_ordered {
     int (*sink)(void *ctx, void *item, struct s2s_error *err);
     void (*drop)(void *ctx, void *item);
     void *ctx;
+    int n_items;
 };
 
-/* Runs to the end of the source. At most four items per thread exist at a time. With n_threads 1 no
- * thread is started: the caller runs all three stages. */
+/* Runs to the end of the source. With n_threads 1 no thread is started: the caller runs all three
+ * stages. */
 int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_error *err);
 
 /* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order, and returns

@@ -385,7 +385,11 @@ static void drop_batch(void *ctx, void *item)
 
 static int run(struct job *job, struct s2s_error *err)
 {
-    const struct s2s_ordered stages = {read_batch, work_batch, write_batch, drop_batch, job};
+    const struct s2s_ordered stages = {.source = read_batch,
+                                       .work = work_batch,
+                                       .sink = write_batch,
+                                       .drop = drop_batch,
+                                       .ctx = job};
     int rc = s2s_outfile_open(&job->out, job->opt->common.out, err);
     if (rc < 0)
         return rc;

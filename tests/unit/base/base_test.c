@@ -82,6 +82,7 @@ static void errors_gain_context_in_front_and_keep_the_first_hint(void **state)
 
 struct squares {
     int next, end, fail_at, n_out, n_dropped, n_ok;
+    int most_items; /* at once */
     int values[1000];
 };
 
@@ -128,6 +129,8 @@ static int squares_work(void *ctx, void *item, int worker, struct s2s_error *err
 static int squares_sink(void *ctx, void *item, struct s2s_error *err)
 {
     struct squares *s = ctx;
+    const int n_items = s->next - s->n_out;
+    s->most_items = n_items > s->most_items ? n_items : s->most_items;
     s->n_ok += *(int *)item == s->n_out * s->n_out;
     s->n_out++;
     return 0;
@@ -138,11 +141,20 @@ static void squares_drop(void *ctx, void *item)
     ((struct squares *)ctx)->n_dropped++;
 }
 
+static struct s2s_ordered squares_stages(struct squares *s)
+{
+    return (struct s2s_ordered){.source = squares_source,
+                                .work = squares_work,
+                                .sink = squares_sink,
+                                .drop = squares_drop,
+                                .ctx = s};
+}
+
 static void ordered_threads_keep_the_order_of_the_source(void **state)
 {
     for (int n_threads = 1; n_threads <= 8; n_threads *= 2) {
         struct squares s = {.end = 1000, .fail_at = 1000};
-        struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+        struct s2s_ordered stages = squares_stages(&s);
         struct s2s_error err = S2S_ERROR_INIT;
         assert_int_equal(s2s_ordered_run(&stages, n_threads, &err), 0);
         assert_int_equal(s.n_out, 1000);
@@ -150,11 +162,24 @@ static void ordered_threads_keep_the_order_of_the_source(void **state)
     }
 }
 
+static void ordered_threads_have_no_more_items_than_they_may(void **state)
+{
+    for (int n_items = 0; n_items < 12; n_items += 3) {
+        struct squares s = {.end = 1000, .fail_at = 1000};
+        struct s2s_ordered stages = squares_stages(&s);
+        struct s2s_error err = S2S_ERROR_INIT;
+        stages.n_items = n_items;
+        assert_int_equal(s2s_ordered_run(&stages, 4, &err), 0);
+        assert_int_equal(s.n_ok, 1000);
+        assert_int_equal(s.most_items, n_items == 0 ? 16 : n_items < 4 ? 4 : n_items);
+    }
+}
+
 static void ordered_threads_report_the_first_failure_in_order(void **state)
 {
     for (int n_threads = 1; n_threads <= 8; n_threads *= 2) {
         struct squares s = {.end = 1000, .fail_at = 137};
-        struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+        struct s2s_ordered stages = squares_stages(&s);
         struct s2s_error err = S2S_ERROR_INIT;
         assert_int_equal(s2s_ordered_run(&stages, n_threads, &err), S2S_E_RANGE);
         assert_string_equal(err.text, "item 137");
@@ -168,7 +193,7 @@ static void ordered_work_is_done_where_no_thread_can_be_had(void **state)
     (void)state;
     struct s2s_error err = S2S_ERROR_INIT;
     struct squares s = {.end = 1000, .fail_at = 1000};
-    struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+    struct s2s_ordered stages = squares_stages(&s);
     pthread_attr_t before, after;
     assert_int_equal(pthread_getattr_default_np(&before), 0);
     assert_int_equal(pthread_attr_init(&after), 0);
@@ -475,6 +500,7 @@ int main(void)
         cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),
         cmocka_unit_test(errors_quote_names_on_one_line),
         cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),
+        cmocka_unit_test(ordered_threads_have_no_more_items_than_they_may),
         cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
         cmocka_unit_test(ordered_work_is_done_where_no_thread_can_be_had),
         cmocka_unit_test(no_memory_ends_the_program_with_a_word_and_without_destructors),

@@ -87,10 +87,21 @@ bool data_is_truthy(const json_t *value)
     }
 }
 
+/* Where the manifest's folder ends that a name may be relative to; NULL: it is none. */
+static const char *folder_end(const char *source, const char *manifest)
+{
+    return source[0] != '/' && manifest ? strrchr(manifest, '/') : NULL;
+}
+
+bool data_is_resolved(const char *source, const char *manifest)
+{
+    return !folder_end(source, manifest);
+}
+
 char *data_resolve(const char *source, const char *manifest)
 {
-    const char *slash = manifest ? strrchr(manifest, '/') : NULL;
-    if (source[0] != '/' && slash) {
+    const char *slash = folder_end(source, manifest);
+    if (slash) {
         char *beside = s2s_xasprintf("%.*s/%s", (int)(slash - manifest), manifest, source);
         if (s2s_is_there(AT_FDCWD, beside))
             return beside;
@@ -99,9 +110,8 @@ char *data_resolve(const char *source, const char *manifest)
     return s2s_xstrdup(source);
 }
 
-char *data_stem_of(const char *path)
+const char *data_stem_find(const char *path, size_t len, size_t *stem_len)
 {
-    size_t len = strlen(path);
     while (len > 0 && path[len - 1] == '/')
         len--;
     size_t begin = len;
@@ -114,7 +124,15 @@ char *data_stem_of(const char *path)
         } else if (path[at] == '.') {
             break;
         }
-    return s2s_xstrndup(path + begin, len - begin);
+    *stem_len = len - begin;
+    return path + begin;
+}
+
+char *data_stem_of(const char *path)
+{
+    size_t len;
+    const char *stem = data_stem_find(path, strlen(path), &len);
+    return s2s_xstrndup(stem, len);
 }
 
 int data_get_channels(int **channels, int *n_channels, const json_t *value, struct s2s_error *err)

@@ -27,5 +27,9 @@ bool data_is_truthy(const json_t *value);
 char *data_resolve(const char *source, const char *manifest);
 /* The last part of a path without its last suffix, as pathlib's stem. Gives: free. */
 char *data_stem_of(const char *path);
+/* The same as bytes of path [len]: where they begin. */
+const char *data_stem_find(const char *path, size_t len, size_t *stem_len);
+/* Is `source` the name of the file whatever the manifest is? */
+bool data_is_resolved(const char *source, const char *manifest);
 
 #endif

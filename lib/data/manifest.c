@@ -9,17 +9,14 @@
 #include "lib/data/flat_json.h"
 #include "lib/data/line_json.h"
 
-/* The id, and the range where there is an offset (NULL: there is none). */
-static void name_nemo(struct s2s_sample *sample, struct s2s_sound *s, const double *offset_s)
+/* The range that an offset begins, and the id with it. */
+static void take_range(struct s2s_sample *sample, struct s2s_sound *s, double offset_s)
 {
-    sample->id = data_stem_of(s->source);
-    if (!offset_s)
-        return;
     s->has_range = true;
-    s->offset_s = *offset_s;
-    char *id = s2s_xasprintf("%s-%06.0f-%06.0f", sample->id, nearbyint(*offset_s * 1e2),
+    s->offset_s = offset_s;
+    char *id = s2s_xasprintf("%s-%06.0f-%06.0f", sample->id, nearbyint(offset_s * 1e2),
                              nearbyint(s->duration_s * 1e2));
-    free(sample->id);
+    s2s_sample_free(sample, sample->id);
     sample->id = id;
 }
 
@@ -40,7 +37,9 @@ static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json
         rc = data_get_number(&offset_s, object, "offset", 0, err);
     if (rc < 0)
         return rc;
-    name_nemo(sample, s, rc > 0 ? &offset_s : NULL);
+    sample->id = data_stem_of(s->source);
+    if (rc > 0)
+        take_range(sample, s, offset_s);
     const json_t *channel = json_object_get(object, "channel");
     if (!json_is_integer(channel)) /* a word is some other's key, and stays in `custom` */
         return 0;
@@ -134,6 +133,43 @@ static bool are_plain(const struct data_flat *const found[N_NEMO_KEYS])
            (!rate || (rate->kind == DATA_FLAT_INT && rate->whole > 0 && rate->whole <= INT32_MAX));
 }
 
+/* Copies len bytes to where *room begins, and a NUL. */
+static char *put_text(char **room, const char *text, size_t len)
+{
+    char *copy = *room;
+    memcpy(copy, text, len);
+    copy[len] = 0;
+    *room += len + 1;
+    return copy;
+}
+
+/* The turns and texts of a plain line in one block; a text that is two things is there once. */
+static void fill_plain(struct s2s_sample *sample, const struct data_flat *const found[N_NEMO_KEYS],
+                       const struct s2s_manifest_options *opt)
+{
+    const struct data_flat *source = found[NEMO_SOURCE], *text = found[NEMO_TEXT],
+                           *lang = found[NEMO_LANG];
+    size_t stem_len;
+    const char *stem = data_stem_find(source->text, source->text_len, &stem_len);
+    sample->cap_turns = 2;
+    sample->block_bytes = sample->cap_turns * sizeof *sample->turns + source->text_len + 1 +
+                          stem_len + 1 + (text ? text->text_len + 1 : 0) +
+                          (lang ? lang->text_len + 1 : 0);
+    sample->block = s2s_xmalloc(sample->block_bytes);
+    sample->turns = (struct s2s_sample_turn *)(void *)sample->block;
+    char *room = sample->block + sample->cap_turns * sizeof *sample->turns;
+    struct s2s_sound *sound = &s2s_sample_add(sample, "user", NULL)->sound;
+    sound->source = put_text(&room, source->text, source->text_len);
+    sound->path = data_is_resolved(sound->source, opt->path)
+                      ? sound->source
+                      : data_resolve(sound->source, opt->path);
+    sample->id = put_text(&room, stem, stem_len);
+    sample->text = text ? put_text(&room, text->text, text->text_len) : NULL;
+    sample->lang = lang ? put_text(&room, lang->text, lang->text_len) : NULL;
+    if (sample->text)
+        s2s_sample_add(sample, "assistant", sample->text);
+}
+
 /*
  * The same of a line that has nothing but plain values, which is nearly every one, several times as
  * fast. False: it is something else, or it is wrong; the sample is then empty.
@@ -169,20 +205,15 @@ static bool parse_plain_nemo(struct s2s_sample *sample, const struct s2s_line *l
     }
     if (n < 0 || !are_plain(found))
         return false;
-    struct s2s_sound *sound = &s2s_sample_add(sample, "user", NULL)->sound;
-    sound->source = s2s_xstrndup(found[NEMO_SOURCE]->text, found[NEMO_SOURCE]->text_len);
+    fill_plain(sample, found, opt);
+    struct s2s_sound *sound = &sample->turns[0].sound;
     sound->duration_s = found[NEMO_DURATION]->real;
     sound->rate_hz = found[NEMO_RATE] ? (int)found[NEMO_RATE]->whole : 0;
-    name_nemo(sample, sound, found[NEMO_OFFSET] ? &found[NEMO_OFFSET]->real : NULL);
-    if (found[NEMO_TEXT])
-        sample->text = s2s_xstrndup(found[NEMO_TEXT]->text, found[NEMO_TEXT]->text_len);
-    if (found[NEMO_LANG])
-        sample->lang = s2s_xstrndup(found[NEMO_LANG]->text, found[NEMO_LANG]->text_len);
+    if (found[NEMO_OFFSET])
+        take_range(sample, sound, found[NEMO_OFFSET]->real);
     for (int i = 0; i < n; i++)
         if (!(has_meaning >> i & 1))
             keep_flat(sample, &values[i]);
-    sound->path = data_resolve(sound->source, opt->path);
-    s2s_sample_answer(sample);
     return true;
 }
 

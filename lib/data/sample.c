@@ -17,22 +17,60 @@ void s2s_sound_release(struct s2s_sound *sound)
     *sound = (struct s2s_sound)S2S_SOUND_INIT;
 }
 
-static void release_turn(struct s2s_sample_turn *turn)
+/* ---- the block ---- */
+
+static bool is_in_block(const struct s2s_sample *sample, const void *part)
 {
-    free(turn->role);
-    free(turn->text);
-    s2s_sound_release(&turn->sound);
+    return sample->block && (uintptr_t)part - (uintptr_t)sample->block < sample->block_bytes;
+}
+
+void s2s_sample_free(const struct s2s_sample *sample, char *text)
+{
+    if (!is_in_block(sample, text))
+        free(text);
+}
+
+/* ---- turns ---- */
+
+/* What nearly all roles are is not copied. */
+static const char *const roles[] = {"user", "assistant", "system"};
+
+static const char *keep_role(const char *role)
+{
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(role, roles[i]))
+            return roles[i];
+    return s2s_xstrdup(role);
+}
+
+static void free_role(const char *role)
+{
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (role == roles[i])
+            return;
+    free((void *)(uintptr_t)role);
+}
+
+static void release_turn(const struct s2s_sample *sample, struct s2s_sample_turn *turn)
+{
+    struct s2s_sound *sound = &turn->sound;
+    free_role(turn->role);
+    s2s_sample_free(sample, turn->text);
+    sound->source = is_in_block(sample, sound->source) ? NULL : sound->source;
+    sound->path = is_in_block(sample, sound->path) ? NULL : sound->path;
+    s2s_sound_release(sound);
 }
 
 void s2s_sample_release(struct s2s_sample *sample)
 {
     for (size_t i = 0; i < sample->n_turns; i++)
-        release_turn(&sample->turns[i]);
-    free(sample->turns);
-    free(sample->id);
-    free(sample->text);
-    free(sample->lang);
-    free(sample->speaker);
+        release_turn(sample, &sample->turns[i]);
+    if (!is_in_block(sample, sample->turns))
+        free(sample->turns);
+    s2s_sample_free(sample, sample->id);
+    s2s_sample_free(sample, sample->text);
+    s2s_sample_free(sample, sample->lang);
+    s2s_sample_free(sample, sample->speaker);
     json_decref(sample->custom);
     for (size_t i = 0; i < sample->n_said; i++) {
         free(sample->said[i].speaker);
@@ -40,17 +78,27 @@ void s2s_sample_release(struct s2s_sample *sample)
     }
     free(sample->said);
     s2s_ids_row_release(&sample->ids);
+    free(sample->block);
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
+}
+
+/* Most samples have two. */
+static void grow_turns(struct s2s_sample *sample)
+{
+    struct s2s_sample_turn *before = sample->turns;
+    const bool is_lent = is_in_block(sample, before);
+    sample->cap_turns = sample->cap_turns ? 2 * sample->cap_turns : 2;
+    sample->turns = s2s_xrealloc(is_lent ? NULL : before, sample->cap_turns, sizeof *before);
+    if (is_lent)
+        memcpy(sample->turns, before, sample->n_turns * sizeof *before);
 }
 
 struct s2s_sample_turn *s2s_sample_add(struct s2s_sample *sample, const char *role, char *text)
 {
-    if (sample->n_turns == sample->cap_turns) { /* most samples have two */
-        sample->cap_turns = sample->cap_turns ? 2 * sample->cap_turns : 2;
-        sample->turns = s2s_xrealloc(sample->turns, sample->cap_turns, sizeof *sample->turns);
-    }
+    if (sample->n_turns == sample->cap_turns)
+        grow_turns(sample);
     struct s2s_sample_turn *turn = &sample->turns[sample->n_turns++];
-    *turn = (struct s2s_sample_turn){s2s_xstrdup(role), text, S2S_SOUND_INIT};
+    *turn = (struct s2s_sample_turn){keep_role(role), text, S2S_SOUND_INIT};
     return turn;
 }
 

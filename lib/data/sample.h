@@ -51,8 +51,8 @@ int s2s_sound_read(const struct s2s_sound *sound, void **bytes, size_t *len_byte
 
 /* One turn of text, or of sound. */
 struct s2s_sample_turn {
-    char *role; /* system, user, assistant */
-    char *text; /* NULL: sound */
+    const char *role; /* system, user, assistant */
+    char *text;       /* NULL: sound */
     struct s2s_sound sound;
 };
 
@@ -80,7 +80,8 @@ struct s2s_said {
     char *speaker, *text; /* NULL: unknown */
 };
 
-/* Unknown strings are NULL. Release with s2s_sample_release. */
+/* Unknown strings are NULL. Release with s2s_sample_release; who replaces a string frees the old
+ * one with s2s_sample_free. */
 struct s2s_sample {
     char *id;
     struct s2s_sample_turn *turns; /* [n_turns] in their order; none with ids */
@@ -95,6 +96,10 @@ struct s2s_sample {
     struct s2s_said *said; /* [n_said] */
     size_t n_said, cap_said;
     double duration_s;
+    /* Turns and strings that were allocated in one piece, some of them for several fields: most
+     * lines of manifests have nothing else */
+    char *block; /* [block_bytes] or NULL */
+    size_t block_bytes;
 };
 
 #define S2S_SAMPLE_INIT \
@@ -103,6 +108,8 @@ struct s2s_sample {
     }
 
 void s2s_sample_release(struct s2s_sample *sample);
+/* Frees a string of the sample or of one of its sounds, unless it lies in the block. */
+void s2s_sample_free(const struct s2s_sample *sample, char *text);
 
 /* Appends a turn, and takes text (NULL: a sound, which the caller then fills). The turn is lent
  * until the next one is added. */

@@ -486,9 +486,10 @@ static void end(struct s2s_walk *base)
 
 /* ---- loading ---- */
 
-static void put_in_tar(struct s2s_sound *sound, const struct shard *shard, int64_t at)
+static void put_in_tar(const struct s2s_sample *sample, struct s2s_sound *sound,
+                       const struct shard *shard, int64_t at)
 {
-    free(sound->path);
+    s2s_sample_free(sample, sound->path);
     sound->path = s2s_xstrdup(shard->tar_path);
     sound->tar = shard->tar;
     sound->at = at;
@@ -507,11 +508,11 @@ static int load_nemo(const struct tar_source *s, struct s2s_sample *sample,
         return s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", sample->id);
     struct s2s_sound *sound = s2s_sample_sound(sample, 0);
     char *member = member_of(sound->source);
-    free(sound->source);
+    s2s_sample_free(sample, sound->source);
     sound->source = member;
     sound->has_range = sound->has_range || sound->duration_s > 0;
     sound->whole_within_s = WHOLE_WITHIN_S;
-    put_in_tar(sound, &s->shards[place->part], (int64_t)place->member);
+    put_in_tar(sample, sound, &s->shards[place->part], (int64_t)place->member);
     return n;
 }
 
@@ -526,7 +527,7 @@ static int load_conversation(const struct tar_source *s, struct s2s_sample *samp
     for (size_t k = 0; n > 0 && (sound = s2s_sample_sound(sample, k)); k++) {
         if (k > 0)
             n = s2s_members_find(shard->tar, &at, sound->source, err);
-        put_in_tar(sound, shard, at);
+        put_in_tar(sample, sound, shard, at);
     }
     return n;
 }

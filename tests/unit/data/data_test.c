@@ -76,6 +76,31 @@ static void a_nemo_line(void **state)
     s2s_sample_release(&s);
 }
 
+/* Its strings lie in one block: some of them twice, and none is freed alone. */
+static void a_nemo_sample_can_be_changed_as_any_other(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_sample s;
+    json_t *tags = json_pack("{s:s, s:s}", "system_prompt", "be brief", "context", "say");
+    assert_int_equal(
+        nemo(&s, "{\"audio_filepath\": \"/x/a.wav\", \"duration\": 2, \"text\": \"hi\"}", 0, &err),
+        1);
+    s2s_sample_tag(&s, tags, false);
+    assert_int_equal(s.n_turns, 4);
+    assert_string_equal(s.turns[0].text, "be brief");
+    assert_string_equal(s.turns[1].text, "say");
+    assert_string_equal(s.turns[2].sound.path, "/x/a.wav");
+    assert_string_equal(s.turns[3].role, "assistant");
+    assert_string_equal(s.turns[3].text, "hi");
+    s2s_sample_free(&s, s.turns[2].sound.path);
+    s.turns[2].sound.path = s2s_xstrdup("/y.tar");
+    assert_string_equal(s.turns[2].sound.source, "/x/a.wav");
+    s2s_sample_add(&s, "Someone", s2s_xstrdup("else"));
+    assert_string_equal(s.turns[4].role, "Someone");
+    s2s_sample_release(&s);
+    json_decref(tags);
+}
+
 static void an_offset_goes_into_the_id(void **state)
 {
     static const struct {
@@ -328,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_know_their_numbers),
         cmocka_unit_test(a_nemo_line),
+        cmocka_unit_test(a_nemo_sample_can_be_changed_as_any_other),
         cmocka_unit_test(an_offset_goes_into_the_id),
         cmocka_unit_test(alt_text_gives_more_samples),
         cmocka_unit_test(marked_lines_are_skipped_as_python_sees_truth),

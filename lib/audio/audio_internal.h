@@ -30,6 +30,9 @@ struct audio_container {
 int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err);
 
+/* Does audio_container_check look at nothing behind the first n bytes of the file? */
+bool audio_container_needs_head(const unsigned char *head, size_t n);
+
 /* What takes the whole of a file to find out. */
 struct audio_facts {
     bool is_checked; /* container and info are known */

@@ -77,6 +77,26 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
     return 0;
 }
 
+static bool is_wav(const unsigned char *bytes, size_t len)
+{
+    return len >= 12 &&
+           (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RIFX", 4) || !memcmp(bytes, "RF64", 4)) &&
+           !memcmp(bytes + 8, "WAVE", 4);
+}
+
+/* A WAV is looked at up to where its samples begin. */
+bool audio_container_needs_head(const unsigned char *head, size_t n)
+{
+    uint64_t at = 12;
+    while (is_wav(head, n) && at + 8 <= n) {
+        if (!memcmp(head + at, "data", 4))
+            return true;
+        const uint64_t size = u32_of(head + at + 4, head[3] == 'X');
+        at += 8 + size + size % 2;
+    }
+    return false;
+}
+
 static int check_wav(struct audio_container *container, const unsigned char *bytes, size_t len,
                      struct s2s_error *err)
 {
@@ -432,9 +452,7 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
 static int check_by_magic(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err)
 {
-    if (len >= 12 &&
-        (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RIFX", 4) || !memcmp(bytes, "RF64", 4)) &&
-        !memcmp(bytes + 8, "WAVE", 4))
+    if (is_wav(bytes, len))
         return check_wav(container, bytes, len, err);
     if (len >= 12 && !memcmp(bytes, "FORM", 4) && !memcmp(bytes + 8, "AIF", 3))
         return check_aiff(container, bytes, len, err);

@@ -125,6 +125,12 @@ static bool is_int16(int format)
     return sub == SF_FORMAT_PCM_16 || sub == SF_FORMAT_PCM_S8 || sub == SF_FORMAT_PCM_U8;
 }
 
+/* Are the samples read as they lie in the file? */
+static bool is_direct(const struct audio_container *container)
+{
+    return container->pcm && container->rate_hz > 0;
+}
+
 static SNDFILE *open_memory(SF_INFO *info, struct memory_file *memory)
 {
     static SF_VIRTUAL_IO calls = {memory_len, memory_seek, memory_read, memory_write, memory_tell};
@@ -222,7 +228,7 @@ static int reader_open(struct reader *reader, const void *bytes, size_t len,
     /* libsndfile loses its place behind a tag */
     reader->memory.bytes = (const unsigned char *)bytes + c->begin;
     reader->memory.len = (sf_count_t)(len - c->begin);
-    if (c->pcm && c->rate_hz > 0)
+    if (is_direct(c))
         reader->info = (struct s2s_audio_info){c->rate_hz, c->channels, c->n_samples, true};
     else
         rc = open_snd(reader, facts->is_checked, err);
@@ -509,6 +515,20 @@ int s2s_audio_finish(struct s2s_audio *audio, const struct s2s_audio_options *op
     return rc;
 }
 
+/* Lends n samples of 16 bits where they lie in the space's copy of the file, if they do. */
+static bool lend_s16(struct s2s_audio *out, const struct reader *reader, int64_t n,
+                     const struct s2s_audio_space *space)
+{
+    const unsigned char *bytes = reader->memory.bytes + reader->container.pcm + 2 * reader->at;
+    if (reader->snd || reader->info.n_channels != 1 || reader->memory.bytes != space->file.data ||
+        (uintptr_t)bytes % sizeof *out->s16)
+        return false;
+    out->is_lent = true;
+    out->s16 = (int16_t *)(uintptr_t)bytes;
+    out->n_samples = (size_t)n;
+    return true;
+}
+
 /* opt->space is there. */
 static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s_audio_options *opt,
                   struct s2s_error *err)
@@ -523,11 +543,10 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     int rc = find_range(&reader->info, opt, &begin, &n, err);
     if (rc == 0)
         rc = reader_seek(reader, begin, err);
-    if (rc == 0)
-        rc = read_samples(reader, out, n, opt,
-                          opt->s16 && out->int16 && opt->channel != S2S_AUDIO_ALL_CHANNELS &&
-                              is_kept(opt, out->rate_hz),
-                          err);
+    const bool s16 = opt->s16 && out->int16 && opt->channel != S2S_AUDIO_ALL_CHANNELS &&
+                     is_kept(opt, out->rate_hz);
+    if (rc == 0 && !(s16 && lend_s16(out, reader, n, opt->space)))
+        rc = read_samples(reader, out, n, opt, s16, err);
     return rc < 0 || opt->channel == S2S_AUDIO_ALL_CHANNELS ? rc : s2s_audio_finish(out, opt, err);
 }
 
@@ -681,6 +700,24 @@ int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
+/* Of a file whose first bytes say all of it: of a small one a map costs more than to decode it. */
+static int look_at_head(struct audio_facts *facts, const struct mapped *file, struct s2s_error *err)
+{
+    unsigned char head[4096];
+    const size_t len = (size_t)file->st.st_size, n = len < sizeof head ? len : sizeof head;
+    struct audio_container container;
+    struct reader reader;
+    int rc = s2s_pread(file->fd, head, n, 0, err);
+    if (rc < 0 || !audio_container_needs_head(head, n))
+        return rc;
+    rc = audio_container_check(&container, head, len, err);
+    if (rc < 0 || !is_direct(&container))
+        return rc;
+    facts->is_checked = true;
+    facts->container = container;
+    return reader_open(&reader, head, len, facts, err);
+}
+
 int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
                         struct s2s_audio_known *known, struct s2s_error *err)
 {
@@ -689,6 +726,8 @@ int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
     int rc = open_file(&file, path, err);
     if (rc == 0)
         audio_known_find(&facts, known, &file.st);
+    if (rc == 0 && !facts.is_checked)
+        rc = look_at_head(&facts, &file, err);
     if (rc == 0 && !facts.is_checked && (rc = map_file(&file, false, err)) == 0 &&
         (rc = info_bytes(file.bytes, file.len, &facts, err)) == 0)
         audio_known_add(known, &file.st, &facts);

@@ -364,9 +364,13 @@ static void plan_totals(struct pack_totals *t, const struct pack_plan *plan,
 
 static int run_packs(struct packer *packer, struct s2s_error *err)
 {
-    const struct s2s_ordered stages = {
-        .source = next_job, .work = make_pack, .sink = write_pack, .drop = drop_job, .ctx = packer};
     const int jobs = packer->opt->common.jobs;
+    const struct s2s_ordered stages = {.source = next_job,
+                                       .work = make_pack,
+                                       .sink = write_pack,
+                                       .drop = drop_job,
+                                       .ctx = packer,
+                                       .n_items = jobs + 1};
     const struct pack_plan *plan = packer->plan;
     packer->space = pack_space_new(jobs, packer->loader->mel);
     s2s_progress_begin(&packer->progress, "packing", "samples",

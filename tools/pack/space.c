@@ -55,7 +55,11 @@ void pack_space_take(struct pack_space *space, struct s2s_buf *buf, size_t len)
         *buf = space->spare[--space->n_spare];
     pthread_mutex_unlock(&space->lock);
     s2s_buf_clear(buf);
-    s2s_buf_reserve(buf, len);
+    if (len < buf->cap)
+        return;
+    s2s_buf_release(buf); /* nothing of it is worth a copy */
+    const size_t cap = len + len / 8 + 1;
+    *buf = (struct s2s_buf){s2s_xalloc_aligned(cap), 0, cap};
 }
 
 void pack_space_give(struct pack_space *space, struct s2s_buf *buf)

@@ -512,6 +512,45 @@ static void what_is_known_of_a_file_changes_no_sample(void **state)
     s2s_audio_known_free(known);
 }
 
+/* A small file is judged by its first bytes where they say all. */
+static void assert_file_says_what_its_bytes_say(const char *path, const unsigned char *bytes,
+                                                size_t len)
+{
+    struct s2s_audio_info of_file = {0}, of_bytes = {0};
+    struct s2s_error err = S2S_ERROR_INIT, wanted = S2S_ERROR_INIT;
+    put_file(path, bytes, len);
+    const int rc = s2s_audio_info_bytes(&of_bytes, bytes, len, &wanted);
+    assert_int_equal(s2s_audio_info_file(&of_file, path, NULL, &err), rc);
+    if (rc < 0)
+        assert_string_equal(err.text + strlen(path) + 2, wanted.text);
+    assert_memory_equal(&of_file, &of_bytes, sizeof of_file);
+}
+
+static void a_file_says_the_same_as_its_bytes(void **state)
+{
+    char path[] = "/tmp/decode_test.XXXXXX";
+    close(mkstemp(path));
+    for (int f = 0; f < N_FORMATS; f++) {
+        struct bytes bytes = encode(formats[f].format, 1, formats[f].rate_hz);
+        for (size_t len = 0; len < 64; len++)
+            assert_file_says_what_its_bytes_say(path, bytes.data, len);
+        assert_file_says_what_its_bytes_say(path, bytes.data, bytes.len - 1);
+        assert_file_says_what_its_bytes_say(path, bytes.data, bytes.len);
+        if (!memcmp(bytes.data, "RIFF", 4))
+            for (uint32_t extra = 4000; extra < 4100; extra += 2) { /* a chunk before the rest */
+                unsigned char *longer = s2s_xcalloc(bytes.len + 8 + extra, 1);
+                memcpy(longer, bytes.data, 12);
+                memcpy(longer + 12, "LIST", 4);
+                memcpy(longer + 16, &extra, 4);
+                memcpy(longer + 20 + extra, bytes.data + 12, bytes.len - 12);
+                assert_file_says_what_its_bytes_say(path, longer, bytes.len + 8 + extra);
+                free(longer);
+            }
+        free(bytes.data);
+    }
+    unlink(path);
+}
+
 static size_t allocated(void)
 {
     struct mallinfo2 info = mallinfo2();
@@ -653,6 +692,7 @@ static void codecs_are_silent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_says_the_same_as_its_bytes),
         cmocka_unit_test(every_container_decodes_to_what_went_in),
         cmocka_unit_test(a_cut_file_is_refused_wherever_it_is_cut),
         cmocka_unit_test(a_flipped_bit_is_seen_where_the_format_has_checksums),

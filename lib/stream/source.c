@@ -26,6 +26,9 @@ enum { AROUND_BYTES = 64 << 10 };
 /* Of a pipe so much is read at once, and hashed while it is in the core's cache. */
 enum { READ_BYTES = 256 << 10 };
 
+/* Of the memory for a pipe, each time that it is full. */
+enum { GROWTH = 4 };
+
 struct stream_source {
     int fd;
     int64_t offset; /* uncompressed bytes taken */
@@ -105,7 +108,7 @@ int stream_source_open(struct stream_source **result, const char *path, struct s
     if (rc == 0 && src->map_len < 0) {
         (void)fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES);
         src->cap = PIPE_BYTES;
-        src->buf = s2s_xmalloc(src->cap);
+        src->buf = s2s_xalloc_aligned(src->cap);
         rc = fill_pipe(src, 4, err);
         src->is_zstd = rc == 0 && src->end >= 4 && s2s_zstd_is_frame(src->buf);
     }
@@ -155,22 +158,28 @@ static void drop_elsewhere(struct stream_source *src, uint64_t len)
 
 /* ---- pipes ---- */
 
-/* Memory follows the bytes that arrive, never the size that a header claims. */
+/* Memory follows the bytes that arrive, never the size that a header claims: what is not touched
+ * yet costs nothing. */
 static int make_room(struct stream_source *src, struct s2s_error *err)
 {
-    if (src->begin > 0) {
-        memmove(src->buf, src->buf + src->begin, src->end - src->begin);
-        src->end -= src->begin;
-        src->begin = 0;
+    const size_t left = src->end - src->begin;
+    unsigned char *to = src->buf;
+    if (left == src->cap) {
+        to = s2s_try_aligned(GROWTH * src->cap);
+        if (!to)
+            return s2s_error_set(err, S2S_E_NOMEM, "no memory for a member of more than %zu bytes",
+                                 src->cap);
+        src->cap *= GROWTH;
     }
-    if (src->end < src->cap)
-        return 0;
-    unsigned char *grown = realloc(src->buf, src->cap * 2);
-    if (!grown)
-        return s2s_error_set(err, S2S_E_NOMEM, "no memory for a member of more than %zu bytes",
-                             src->cap);
-    src->buf = grown;
-    src->cap *= 2;
+    if (to == src->buf)
+        memmove(to, src->buf + src->begin, left);
+    else
+        memcpy(to, src->buf + src->begin, left);
+    if (to != src->buf)
+        free(src->buf);
+    src->buf = to;
+    src->begin = 0;
+    src->end = left;
     return 0;
 }
 

@@ -357,6 +357,7 @@ int shard_split(int argc, char **argv, struct s2s_error *err)
 /* Where a record lies: in a file, or, from a pipe, in memory. */
 struct place {
     uint32_t input;
+    bool is_lent; /* bytes are the window's, else their own */
     int64_t idx;
     void *bytes; /* NULL: in the file */
     size_t len;  /* of bytes */
@@ -365,6 +366,7 @@ struct place {
 struct deck {
     struct place *places;
     size_t n, cap;
+    char *window; /* records that are held together */
 };
 
 static void add_place(struct deck *deck, struct place place)
@@ -402,6 +404,14 @@ static int add_input(struct deck *deck, struct s2s_stream *in, uint32_t input,
     return rc;
 }
 
+static void let_go(struct place *place)
+{
+    if (!place->is_lent)
+        free(place->bytes);
+    place->bytes = NULL;
+    place->is_lent = false;
+}
+
 /* Fisher and Yates */
 static void shuffle_deck(struct deck *deck, int64_t seed)
 {
@@ -433,7 +443,6 @@ static int64_t hold_window(struct deck *deck, size_t at, struct inputs *in, stru
     struct place **window = s2s_xmalloc((deck->n - at) * sizeof(struct place *));
     size_t n = 0;
     uint64_t n_bytes = 0;
-    int rc = 0;
     for (; at < deck->n && n_bytes < WINDOW_BYTES; at++) {
         struct place *place = &deck->places[at];
         uint64_t size =
@@ -443,11 +452,22 @@ static int64_t hold_window(struct deck *deck, size_t at, struct inputs *in, stru
         n_bytes += size;
     }
     qsort(window, n, sizeof(struct place *), as_they_lie);
+    free(deck->window);
+    deck->window = n > 0 ? s2s_try_calloc(n_bytes, 1, "records to be shuffled", err) : NULL;
+    char *room = deck->window;
+    int rc = n > 0 && !room ? S2S_E_NOMEM : 0;
+    s2s_wish_huge(room, n_bytes);
     for (size_t i = 0; i < n && rc == 0; i++) {
+        struct place *place = window[i];
         struct s2s_record rec;
-        rc = s2s_stream_read_at(in->streams[window[i]->input], window[i]->idx, &rec, err);
-        if (rc == 0)
-            rc = hold(window[i], &rec, err);
+        rc = s2s_stream_read_at(in->streams[place->input], place->idx, &rec, err);
+        if (rc < 0)
+            break;
+        memcpy(room, rec.bytes, rec.len_bytes);
+        place->bytes = room;
+        place->len = rec.len_bytes;
+        place->is_lent = true;
+        room += rec.len_bytes;
     }
     free(window);
     return rc < 0 ? rc : (int64_t)at;
@@ -467,8 +487,7 @@ static int write_deck(struct s2s_stream_writer *out, struct deck *deck, struct i
             rc = s2s_stream_read_at(in->streams[place->input], place->idx, &rec, err);
         if (rc == 0)
             rc = s2s_stream_write_bytes(out, rec.bytes, rec.len_bytes, err);
-        free(place->bytes);
-        place->bytes = NULL;
+        let_go(place);
         if (rc < 0)
             return rc;
     }
@@ -490,8 +509,9 @@ static int shuffle(const struct shard_options *opt, struct inputs *in, struct s2
     else
         s2s_stream_abort(out);
     for (size_t i = 0; i < deck.n; i++)
-        free(deck.places[i].bytes);
+        let_go(&deck.places[i]);
     free(deck.places);
+    free(deck.window);
     return rc;
 }
 

@@ -1,8 +1,8 @@
 # What every tool test starts with: `load common`. A fresh folder, the built programs first in PATH, one thread a rank.
 
 setup() {
-    ROOT=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
-    export ROOT
+    cd "$BATS_TEST_DIRNAME/../.." || return 1
+    export ROOT=$PWD
     # the system's own python3 behind the programs: it is the one that packages.txt gives numpy
     export PATH="${S2S_BIN:-$ROOT/bin}:/usr/bin:$PATH"
     export OMP_NUM_THREADS=1 S2S_NO_PROGRESS=1 LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
@@ -18,7 +18,7 @@ setup() {
     # for ((n = 1; ..; n += n > 1 ? STEP : FIRST))
     export S2S_LONG=${S2S_LONG:-}
     STEP=$((${#S2S_LONG} > 0 ? 1 : 4))
-    FIRST=$((1 + ${S2S_DAY:-$(date +%s) / 86400} % STEP)) # S2S_DAY: of another day
+    FIRST=$((1 + ${S2S_DAY:-EPOCHSECONDS / 86400} % STEP)) # S2S_DAY: of another day
     TURN=0 # see turn
     cd "$BATS_TEST_TMPDIR" || return 1
     if declare -F setup_tool >/dev/null; then setup_tool; fi
@@ -37,23 +37,45 @@ turn() {
     [ $((TURN % STEP)) = $((FIRST % STEP)) ]
 }
 
-# exits STATUS COMMAND...: runs it (stdout and stderr in $output) and demands the exit status
+# exits STATUS COMMAND...: runs it (stdout and stderr in $output and $lines) and demands the exit status. Bats traces every command of a
+# function, which takes longer than what most tests run: here it does not, and no process but the command's is made.
 exits() {
-    local want=$1
+    set +T
+    exits_untraced "$@" || { set -T; return 1; }
+    set -T
+}
+
+exits_untraced() {
+    local want=$1 file=$BATS_TEST_TMPDIR.said part
     shift
-    run "$@"
-    if [ "$status" -ne "$want" ]; then
-        printf 'expected exit %s, got %s from: %s\n%s\n' "$want" "$status" "$*" "$output" >&2
-        return 1
+    status=0
+    if declare -F -- "$1" >/dev/null; then
+        (set +eE; "$@") >"$file" 2>&1 || status=$?
+    else
+        "$@" >"$file" 2>&1 || status=$?
     fi
+    output=
+    while IFS= read -r -d '' part; do output+=$part; done <"$file"
+    output+=$part
+    while [[ $output = *$'\n' ]]; do output=${output%$'\n'}; done
+    local IFS=$'\n'
+    set -f
+    # shellcheck disable=SC2206 # of its lines
+    lines=($output)
+    set +f
+    IFS=' '
+    [ "$status" -ne "$want" ] || return 0
+    printf 'expected exit %s, got %s from: %s\n%s\n' "$want" "$status" "$*" "$output" >&2
+    return 1
 }
 
 # says TEXT: $output of the last `run` or `exits` holds TEXT
 says() {
-    case "$output" in
-    *"$1"*) return 0 ;;
-    esac
-    printf 'expected to see: %s\ngot: %s\n' "$1" "$output" >&2
+    [[ $output = *"$1"* ]] || says_otherwise 'expected to see' "$1"
+}
+
+says_otherwise() {
+    printf '%s: %s\ngot: %s\n' "$1" "$2" "$output" >&2
     return 1
 }
 
@@ -67,12 +89,7 @@ not() {
 
 # says_not TEXT: $output does not hold TEXT
 says_not() {
-    case "$output" in
-    *"$1"*)
-        printf 'did not expect to see: %s\ngot: %s\n' "$1" "$output" >&2
-        return 1
-        ;;
-    esac
+    [[ $output != *"$1"* ]] || says_otherwise 'did not expect to see' "$1"
 }
 
 # alike TEXT TEXT: equal, and something: two commands that failed have said the same nothing

@@ -1,6 +1,7 @@
 /* Attention, gradients of keys and values: the sizes of tiles for each width of heads and element
  * type. */
 #include "kernels/cuda/attention_dkv.h"
+#include "kernels/cuda/attention_sm90.h"
 
 static void run_bf16(struct s2s_queue *queue, const struct att_backward *b)
 {
@@ -42,8 +43,8 @@ void att_backward_keys(struct s2s_queue *queue, const struct att_backward *b, bo
 {
     if (b->p.draw.rows)
         att_backward_keys_dropped(queue, b, bf16);
-    else if (bf16)
-        run_bf16(queue, b);
-    else
+    else if (!bf16)
         run_f32(queue, b);
+    else if (!att_backward_keys_sm90(queue, b))
+        run_bf16(queue, b);
 }

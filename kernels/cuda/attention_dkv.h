@@ -10,6 +10,7 @@
 #define S2S_KERNELS_CUDA_ATTENTION_DKV_H
 
 #include "kernels/cuda/attention_bwd.h"
+#include "kernels/cuda/attention_pairs.h"
 
 enum { WANTS_DK = 1, WANTS_DV = 2, WANTS_BOTH = 3 };
 
@@ -26,13 +27,6 @@ struct keys_shape {
     enum { STAGE = 2 * N * ROW, NUMBERS = 2 * N * (int)sizeof(float) };
     enum { SHARED_BYTES = 2 * KEYS * ROW + 2 * STAGE + 2 * NUMBERS + 512 };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
-};
-
-/* One tile of queries on the way of a block. */
-struct keys_step {
-    int row, n_rows, head; /* first query in memory; how many from there; n_rows 0: the end */
-    int i, j;              /* the same query, and the block's first key, of the span's */
-    int nk, shift;
 };
 
 /* The way of a block over heads, spans and queries. One thread walks, two steps ahead of the rest;
@@ -115,22 +109,6 @@ static __device__ __forceinline__ void load_step(const att_backward &b, const ke
                         i < n_rows ? from + (int64_t)step->head * b.p.n_q + step->row + i : from,
                         i < n_rows ? 4 : 0);
     }
-}
-
-/* Do queries i .. i + n see keys j .. j + m: none of them 0, all of them 2? */
-static __device__ __forceinline__ int sees(const att_problem &p, const keys_step *step, int i,
-                                           int n, int j, int m)
-{
-    if (j >= step->nk || j + m <= 0)
-        return 0;
-    int all = j >= 0 && j + m <= step->nk;
-    if (step->shift != S2S_SPAN_ALL) {
-        const int last = i + step->shift; /* that the first query sees */
-        if (j > last + n - 1 || (p.window && j + m - 1 <= last - p.window))
-            return 0;
-        all = all && j + m - 1 <= last && (!p.window || j > last + n - 1 - p.window);
-    }
-    return 1 + all;
 }
 
 /* Scores [16 keys, 8 N queries] of pairs that do not see each other become -inf. i: this lane's

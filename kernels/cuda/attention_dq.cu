@@ -1,5 +1,6 @@
 /* Attention, gradient of queries: the sizes of tiles for each width of heads and element type. */
 #include "kernels/cuda/attention_dq.h"
+#include "kernels/cuda/attention_sm90.h"
 
 static void run_bf16(struct s2s_queue *queue, const struct att_backward *b)
 {
@@ -40,8 +41,8 @@ void att_backward_queries(struct s2s_queue *queue, const struct att_backward *b,
 {
     if (b->p.draw.rows)
         att_backward_queries_dropped(queue, b, bf16);
-    else if (bf16)
-        run_bf16(queue, b);
-    else
+    else if (!bf16)
         run_f32(queue, b);
+    else if (!att_backward_queries_sm90(queue, b))
+        run_bf16(queue, b);
 }

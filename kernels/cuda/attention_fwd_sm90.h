@@ -13,14 +13,12 @@
 
 #include "kernels/cuda/attention_fwd.h"
 #include "kernels/cuda/attention_sm90.h"
-#include "kernels/cuda/ptx_sm90.h"
+#include "kernels/cuda/attention_tile_sm90.h"
 
 /* Heads of up to D, tiles of N keys. */
 template <int D_, int N_, int STAGES_> struct forward_sm90_shape {
     enum { D = D_, N = N_, STAGES = STAGES_ };
     enum { GROUPS = 2, QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1) };
-    /* a tile is D / COLS blocks of lines, one below the other */
-    enum { LINE = 128, COLS = LINE / 2, EIGHT = 8 * LINE };
     enum { Q_BYTES = QUERIES * D * 2, TILE_BYTES = N * D * 2 };
 };
 
@@ -35,15 +33,9 @@ struct forward_sm90 {
     struct tensor_map q, k, v;
 };
 
-/* What a block is about: queries from `at` on of the span, keys from `begin` on. */
-struct forward_sm90_work {
-    s2s_span span;
-    int head, at, begin, n_tiles;
-};
-
 template <class S> static __device__ __forceinline__ void sm90_start(forward_sm90_shared<S> *sh)
 {
-    if (shared_addr(sh) % S::EIGHT)
+    if (shared_addr(sh) % SM90_EIGHT)
         __trap(); /* swizzles count from there */
     mbarrier_init(shared_addr(&sh->q_full), 1);
     mbarrier_init(shared_addr(&sh->tail), 1);
@@ -64,9 +56,7 @@ static __device__ __forceinline__ void sm90_bring(const char *to, const tensor_m
                                                   int head, int row, const uint64_t *bar)
 {
     mbarrier_expect(shared_addr(bar), (uint32_t)(rows * S::D * 2));
-    for (int c = 0; c < S::D / S::COLS; c++)
-        tma_load(shared_addr(to) + (uint32_t)(c * rows * S::LINE), map, c * S::COLS, head, row,
-                 shared_addr(bar));
+    sm90_copy<S::D>(to, map, rows, head, row, bar);
 }
 
 /* By the warp: the first tile of values, whose rows from `there` on are made 0. */
@@ -79,11 +69,7 @@ static __device__ __forceinline__ void sm90_bring_tail(const forward_sm90 &a,
     if (lane == 0)
         sm90_bring<S>(sh->v[0], &a.v, S::N, kv, row, &sh->tail);
     mbarrier_wait(shared_addr(&sh->tail), 0);
-    for (int c = 0; c < S::D / S::COLS; c++) {
-        uint4 *const from = (uint4 *)(sh->v[0] + (c * S::N + there) * S::LINE);
-        for (int i = lane; i < (S::N - there) * (S::LINE / 16); i += 32)
-            from[i] = make_uint4(0, 0, 0, 0);
-    }
+    sm90_clear<S::D>(sh->v[0], S::N, there);
     fence_async();
     __syncwarp();
     if (lane == 0)
@@ -94,7 +80,7 @@ static __device__ __forceinline__ void sm90_bring_tail(const forward_sm90 &a,
  * the way, which brings K of tile i, as they are gone over, and V of the one before. */
 template <class S>
 static __device__ __forceinline__ void sm90_step(const forward_sm90 &a, forward_sm90_shared<S> *sh,
-                                                 const forward_sm90_work &w, int i, bool with_v)
+                                                 const sm90_work &w, int i, bool with_v)
 {
     const int kv = w.head / a.f.p.n_rep, row = w.span.k0 + w.begin + (w.n_tiles - i) * S::N;
     const int k_at = i % S::STAGES, v_at = (i + S::STAGES - 1) % S::STAGES;
@@ -113,8 +99,7 @@ static __device__ __forceinline__ void sm90_step(const forward_sm90 &a, forward_
 /* By the warp. */
 template <class S>
 static __device__ __forceinline__ void sm90_produce(const forward_sm90 &a,
-                                                    forward_sm90_shared<S> *sh,
-                                                    const forward_sm90_work &w)
+                                                    forward_sm90_shared<S> *sh, const sm90_work &w)
 {
     const int lane = (int)threadIdx.x % 32, last = (w.n_tiles - 1) * S::N; /* of the keys seen */
     const int there = w.span.nk - w.begin - last;
@@ -138,17 +123,9 @@ template <class S>
 static __device__ __forceinline__ void sm90_scores(float (&s)[S::N / 8][4],
                                                    forward_sm90_shared<S> *sh, int group, int i)
 {
-    const uint32_t q = shared_addr(sh->q) + (uint32_t)(group * 64 * S::LINE);
-    const uint32_t k = shared_addr(sh->k[i % S::STAGES]);
     mbarrier_wait(shared_addr(&sh->k_full[i % S::STAGES]), (uint32_t)(i / S::STAGES) & 1);
     wgmma_fence(s);
-#pragma unroll
-    for (int c = 0; c < S::D / 16; c++) {
-        const uint32_t block = (uint32_t)(c * 16 / S::COLS), at = (uint32_t)(c % 4 * 32);
-        wgmma<false, false>(
-            s, wgmma_operand<S::LINE>(q + block * S::QUERIES * S::LINE + at, 16, S::EIGHT),
-            wgmma_operand<S::LINE>(k + block * S::N * S::LINE + at, 16, S::EIGHT), c > 0);
-    }
+    sm90_times_rows<S::D>(s, sh->q, S::QUERIES, group * 64, sh->k[i % S::STAGES]);
     wgmma_commit();
 }
 
@@ -158,43 +135,25 @@ static __device__ __forceinline__ void sm90_values(float (&o)[S::D / 8][4],
                                                    uint32_t (&p)[S::N / 16][4],
                                                    forward_sm90_shared<S> *sh, int i)
 {
-    const uint32_t v = shared_addr(sh->v[i % S::STAGES]);
     mbarrier_wait(shared_addr(&sh->v_full[i % S::STAGES]), (uint32_t)(i / S::STAGES) & 1);
     wgmma_fence(o, p);
-#pragma unroll
-    for (int c = 0; c < S::N / 16; c++)
-        wgmma<true>(
-            o, p[c],
-            wgmma_operand<S::LINE>(v + (uint32_t)(c * 16 * S::LINE), S::N * S::LINE, S::EIGHT),
-            true);
+    sm90_times_columns(o, p, sh->v[i % S::STAGES]);
     wgmma_commit();
-}
-
-/* Of this warp: the stage may be filled again. */
-static __device__ __forceinline__ void sm90_release(const uint64_t *empty)
-{
-    if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(shared_addr(empty));
 }
 
 /* What a thread knows of its two rows. */
 struct sm90_rows {
     float max[2], sum[2];
-    int first; /* query of the first one, of the span's */
-    /* steps whose tile has keys that some row of the warp does not see are those before `whole` and
-     * from `far` on */
-    int whole, far;
+    sm90_sight sight;
 };
 
 /* Scores of step i become exp2(c s - max); what came before is to shrink by `keep`. */
 template <class S>
 static __device__ __forceinline__ void sm90_soften(float (&s)[S::N / 8][4], const att_problem &p,
-                                                   const forward_sm90_work &w, sm90_rows &rows,
+                                                   const sm90_work &w, sm90_rows &rows,
                                                    float (&keep)[2], int i)
 {
-    if (i < rows.whole || i >= rows.far)
-        att_mask(s, p, w.span, rows.first,
-                 w.begin + (w.n_tiles - 1 - i) * S::N + (int)threadIdx.x % 4 * 2);
+    sm90_mask(s, p, w, rows.sight, i);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float off, more = 0;
@@ -210,16 +169,6 @@ static __device__ __forceinline__ void sm90_soften(float (&s)[S::N / 8][4], cons
     }
 }
 
-template <int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&p)[N / 2][4], const float (&s)[N][4])
-{
-#pragma unroll
-    for (int c = 0; c < N / 2; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            p[c][i] = pack_bf16(s[2 * c + i / 2][i % 2 * 2], s[2 * c + i / 2][i % 2 * 2 + 1]);
-}
-
 /* Of the two warpgroups, the one whose turn it is multiplies: 0 begins. */
 static __device__ __forceinline__ void sm90_await_turn(int group)
 {
@@ -233,9 +182,8 @@ static __device__ __forceinline__ void sm90_give_turn(int group)
 
 template <class S>
 static __device__ __forceinline__ void sm90_consume(const att_problem &p,
-                                                    forward_sm90_shared<S> *sh,
-                                                    const forward_sm90_work &w, sm90_rows &rows,
-                                                    float (&o)[S::D / 8][4])
+                                                    forward_sm90_shared<S> *sh, const sm90_work &w,
+                                                    sm90_rows &rows, float (&o)[S::D / 8][4])
 {
     const int group = (int)threadIdx.x / 128;
     float s[S::N / 8][4] = {}, keep[2];
@@ -272,11 +220,11 @@ static __device__ __forceinline__ void sm90_consume(const att_problem &p,
 
 /* Row h of the lane: its part of o and lse. */
 template <class S>
-static __device__ __forceinline__ void sm90_finish(const att_forward &f, const forward_sm90_work &w,
+static __device__ __forceinline__ void sm90_finish(const att_forward &f, const sm90_work &w,
                                                    const sm90_rows &rows, int h,
                                                    const float (&o)[S::D / 8][4])
 {
-    const int lane = (int)threadIdx.x % 32, i = rows.first + h * 8;
+    const int lane = (int)threadIdx.x % 32, i = rows.sight.first + h * 8;
     float sum = rows.sum[h];
     sum += shfl_xor(sum, 1);
     sum += shfl_xor(sum, 2);
@@ -294,19 +242,6 @@ static __device__ __forceinline__ void sm90_finish(const att_forward &f, const f
 }
 
 template <class S>
-static __device__ __forceinline__ sm90_rows sm90_rows_of(const att_problem &p,
-                                                         const forward_sm90_work &w)
-{
-    const int lane = (int)threadIdx.x % 32, warp = w.at + (int)threadIdx.x / 32 * 16;
-    const att_range first = att_keys(p, w.span, warp), last = att_keys(p, w.span, warp + 15);
-    return {{-INFINITY, -INFINITY},
-            {0, 0},
-            warp + lane / 4,
-            w.n_tiles - max(first.end - w.begin, 0) / S::N,
-            w.n_tiles - (max(last.begin - w.begin, 0) + S::N - 1) / S::N};
-}
-
-template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1)
     forward_sm90_kernel(const __grid_constant__ struct forward_sm90 a)
 {
@@ -316,12 +251,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     const int rank = (int)(blockIdx.x / (unsigned)p.n_heads);
     if (rank >= *a.f.list.n)
         return;
-    const att_work work = a.f.list.work[rank];
-    forward_sm90_work w = {p.spans[work.of], (int)(blockIdx.x % (unsigned)p.n_heads), work.at, 0,
-                           0};
-    int end;
-    att_seen_keys(p, w.span, w.at, min((int)S::QUERIES, w.span.nq - w.at), w.begin, end);
-    w.n_tiles = end > w.begin ? (end - w.begin + S::N - 1) / S::N : 0;
+    const sm90_work w = sm90_work_of(p, a.f.list.work[rank],
+                                     (int)(blockIdx.x % (unsigned)p.n_heads), S::QUERIES, S::N);
     if (threadIdx.x == 0)
         sm90_start(sh);
     __syncthreads();
@@ -332,22 +263,13 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         return;
     }
     registers_more<240>();
-    sm90_rows rows = sm90_rows_of<S>(p, w);
+    sm90_rows rows = {{-INFINITY, -INFINITY}, {0, 0}, sm90_sight_of(p, w, S::N)};
     float o[S::D / 8][4] = {};
     if (w.n_tiles > 0)
         sm90_consume<S>(p, sh, w, rows, o);
 #pragma unroll
     for (int h = 0; h < 2; h++)
         sm90_finish<S>(a.f, w, rows, h, o);
-}
-
-/* The map of q, k or v by tiles of so many rows. */
-static inline int sm90_map(struct tensor_map *map, const struct att_source *from, int rows,
-                           int heads, int dim, int box_rows)
-{
-    const struct tensor_shape shape = {from->data,          rows,     heads, dim,
-                                       from->row_bytes / 2, box_rows, 64,    128};
-    return rt_tensor_map(map, &shape);
 }
 
 /* In the queue, with the list of tiles. False: there are no such maps here. */

@@ -29,6 +29,8 @@
     X(scatter_rows, rows, PLAIN, MAT(dst) MAT(src)) \
     X(rows_sum, rows_sum, PLAIN, MAT(dst) MAT(src)) \
     X(rows_sum_backward, rows_sum_backward, PLAIN, MAT(src) MAT(ddst) MAT(dsrc)) \
+    X(rows_max, rows_max, PLAIN, MAT(dst) MAT(src)) \
+    X(rows_max_backward, rows_max_backward, PLAIN, MAT(forward.src) MAT(ddst) MAT(dsrc)) \
     X(route, route, PLAIN, MAT(logits)) \
     X(route_backward, route_backward, PLAIN, MAT(forward.logits) MAT(dlogits)) \
     X(expert_order, expert_order, WORKSPACE, ) \

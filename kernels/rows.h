@@ -62,4 +62,24 @@ struct s2s_k_rows_sum_backward {
     int64_t n, n_sources, cols;
 };
 
+/* dst[i] = the largest of src[idx[i, j]], element by element, negative indices left out; 0 where no
+ * index is left. */
+struct s2s_k_rows_max {
+    struct s2s_mat dst, src;
+    const int32_t *idx; /* [n, n_sources] */
+    int64_t n, n_sources, cols;
+};
+
+/*
+ * Of a maximum whose indices differ from each other, negative ones left out: the first source that
+ * has it gets the gradient, element by element, and the others 0:
+ *   dsrc[idx[i, j]] (+)= src[idx[i, j]] is the first of the largest ? ddst[i] : 0
+ * Rows that no index names stay as they are. Of the forward dst is not read.
+ */
+struct s2s_k_rows_max_backward {
+    struct s2s_k_rows_max forward;
+    struct s2s_mat ddst, dsrc;
+    bool accumulate;
+};
+
 #endif

@@ -211,6 +211,26 @@ static struct s2s_cost cost_rows_sum_backward(const struct s2s_k_rows_sum_backwa
                              dsrc + vec(a->dweights, each)};
 }
 
+/* Comparisons are no operations. */
+static struct s2s_cost cost_rows_max(const struct s2s_k_rows_max *a, uploads_t *up)
+{
+    const double cols = (double)a->cols, each = (double)a->n * (double)a->n_sources;
+    return (struct s2s_cost){0, mat(&a->src, each, cols) + each * I32_BYTES,
+                             mat(&a->dst, (double)a->n, cols)};
+}
+
+static struct s2s_cost cost_rows_max_backward(const struct s2s_k_rows_max_backward *a,
+                                              uploads_t *up)
+{
+    const struct s2s_k_rows_max *f = &a->forward;
+    const double cols = (double)f->cols, each = (double)f->n * (double)f->n_sources,
+                 dsrc = mat(&a->dsrc, each, cols);
+    return (struct s2s_cost){a->accumulate ? each * cols : 0,
+                             mat(&f->src, each, cols) + mat(&a->ddst, (double)f->n, cols) +
+                                 each * I32_BYTES + added(a->accumulate, dsrc),
+                             dsrc};
+}
+
 /* ---- mixtures of experts ---- */
 
 /* Comparisons of the choice are no operations. */

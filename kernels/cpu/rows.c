@@ -113,3 +113,92 @@ void cpu_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum_
         else
             source_backward(args, i, false);
 }
+
+/* dst = max (dst, src), or src where it is the first */
+CPU_INLINE void raise_row(void *dst, const void *src, int64_t cols, bool first, bool bf16)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < cols; c++) {
+        const float x = cpu_load(src, c, bf16), y = first ? x : cpu_load(dst, c, bf16);
+        cpu_store(dst, c, x > y ? x : y, bf16);
+    }
+}
+
+CPU_INLINE void max_row(const struct s2s_k_rows_max *args, int64_t i, bool bf16)
+{
+    void *dst = cpu_any_row(&args->dst, i);
+    bool first = true;
+    for (int64_t j = i * args->n_sources; j < (i + 1) * args->n_sources; j++)
+        if (args->idx[j] >= 0) {
+            raise_row(dst, cpu_any_row(&args->src, args->idx[j]), args->cols, first, bf16);
+            first = false;
+        }
+    for (int64_t c = 0; first && c < args->cols; c++)
+        cpu_store(dst, c, 0, bf16);
+}
+
+void cpu_rows_max(struct s2s_queue *queue, const struct s2s_k_rows_max *args)
+{
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->n * args->n_sources * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->n; i++)
+        if (cpu_is_bf16(&args->dst))
+            max_row(args, i, true);
+        else
+            max_row(args, i, false);
+}
+
+/* Which source of row i is the first of the largest in n columns from `begin` on. */
+CPU_INLINE void find_largest(const struct s2s_k_rows_max *args, int64_t i, int64_t begin, int64_t n,
+                             int32_t *which, bool bf16)
+{
+    float most[CHUNK];
+    for (int64_t c = 0; c < n; c++) {
+        which[c] = -1;
+        most[c] = -INFINITY;
+    }
+    for (int32_t j = 0; j < args->n_sources; j++) {
+        const int32_t at = args->idx[i * args->n_sources + j];
+        const void *src = at < 0 ? NULL : cpu_from(cpu_any_row(&args->src, at), begin, bf16);
+        for (int64_t c = 0; src && c < n; c++) {
+            const float x = cpu_load(src, c, bf16);
+            if (which[c] < 0 || x > most[c]) {
+                which[c] = j;
+                most[c] = x;
+            }
+        }
+    }
+}
+
+CPU_INLINE void max_chunk_backward(const struct s2s_k_rows_max_backward *args, int64_t i,
+                                   int64_t begin, int64_t n, bool bf16)
+{
+    const struct s2s_k_rows_max *f = &args->forward;
+    const void *dy = cpu_from(cpu_any_row(&args->ddst, i), begin, bf16);
+    int32_t which[CHUNK];
+    find_largest(f, i, begin, n, which, bf16);
+    for (int32_t j = 0; j < f->n_sources; j++) {
+        const int32_t at = f->idx[i * f->n_sources + j];
+        void *dx = at < 0 ? NULL : cpu_from(cpu_any_row(&args->dsrc, at), begin, bf16);
+        for (int64_t c = 0; dx && c < n; c++)
+            cpu_store(dx, c,
+                      (args->accumulate ? cpu_load(dx, c, bf16) : 0) +
+                          (which[c] == j ? cpu_load(dy, c, bf16) : 0),
+                      bf16);
+    }
+}
+
+void cpu_rows_max_backward(struct s2s_queue *queue, const struct s2s_k_rows_max_backward *args)
+{
+    const int64_t cols = args->forward.cols;
+#pragma omp parallel for num_threads(queue->lanes) \
+    schedule(static) if (args->forward.n * args->forward.n_sources * cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->forward.n; i++)
+        for (int64_t begin = 0; begin < cols; begin += CHUNK) {
+            const int64_t n = cols - begin < CHUNK ? cols - begin : CHUNK;
+            if (cpu_is_bf16(&args->ddst))
+                max_chunk_backward(args, i, begin, n, true);
+            else
+                max_chunk_backward(args, i, begin, n, false);
+        }
+}

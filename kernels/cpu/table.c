@@ -76,13 +76,13 @@ CPU_INLINE bool works_in_bf16(const char *entry)
     return IS(gemm) || IS(gemm_grouped) || IS(axpby) || IS(colsum) || IS(reduce) || IS(transpose) ||
            IS(glu) || IS(glu_backward) || IS(embedding) || IS(embedding_backward) ||
            IS(gather_rows) || IS(scatter_rows) || IS(rows_sum) || IS(rows_sum_backward) ||
-           IS(rmsnorm) || IS(rmsnorm_backward) || IS(layernorm) || IS(layernorm_backward) ||
-           IS(column_stats) || IS(batchnorm) || IS(batchnorm_backward) || IS(rope) ||
-           IS(attention) || IS(attention_backward) || IS(attention_merge) || IS(relattention) ||
-           IS(relattention_backward) || IS(conv2d) || IS(conv2d_backward) || IS(dwconv) ||
-           IS(dwconv_backward) || IS(conv1d) || IS(conv1d_backward) || IS(ssd) ||
-           IS(ssd_backward) || IS(gatednorm) || IS(gatednorm_backward) || IS(xent_gradient) ||
-           IS(sqdist) || IS(adamw) || IS(dropout);
+           IS(rows_max) || IS(rows_max_backward) || IS(rmsnorm) || IS(rmsnorm_backward) ||
+           IS(layernorm) || IS(layernorm_backward) || IS(column_stats) || IS(batchnorm) ||
+           IS(batchnorm_backward) || IS(rope) || IS(attention) || IS(attention_backward) ||
+           IS(attention_merge) || IS(relattention) || IS(relattention_backward) || IS(conv2d) ||
+           IS(conv2d_backward) || IS(dwconv) || IS(dwconv_backward) || IS(conv1d) ||
+           IS(conv1d_backward) || IS(ssd) || IS(ssd_backward) || IS(gatednorm) ||
+           IS(gatednorm_backward) || IS(xent_gradient) || IS(sqdist) || IS(adamw) || IS(dropout);
 }
 
 /* Fields that are F32 beside matrices of BF16: always, or as the caller likes. */

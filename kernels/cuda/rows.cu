@@ -200,3 +200,81 @@ void cuda_rows_sum_backward(struct s2s_queue *queue, const struct s2s_k_rows_sum
     else
         LAUNCH(queue, rows_sum_backward_kernel<1>, grid, CUDA_BLOCK, 32 * sizeof(float), a);
 }
+
+struct rows_max {
+    struct cuda_mat dst, src;
+    const int32_t *idx;
+    int64_t n_sources;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float most[N], x[N];
+        bool first = true;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            most[i] = 0;
+        for (int64_t j = row * n_sources; j < (row + 1) * n_sources; j++) {
+            if (idx[j] < 0)
+                continue;
+            cuda_load(x, src, idx[j], col);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                most[i] = first || x[i] > most[i] ? x[i] : most[i];
+            first = false;
+        }
+        cuda_store(dst, row, col, most);
+    }
+};
+
+void cuda_rows_max(struct s2s_queue *queue, const struct s2s_k_rows_max *args)
+{
+    const struct rows_max map = {cuda_mat(&args->dst), cuda_mat(&args->src), args->idx,
+                                 args->n_sources};
+    cuda_map(queue, map, args->n, args->cols,
+             cuda_is_wide(&args->dst, args->cols) && cuda_is_wide(&args->src, args->cols));
+}
+
+struct rows_max_backward {
+    struct cuda_mat src, ddst, dsrc;
+    const int32_t *idx;
+    int64_t n_sources;
+    bool accumulate;
+    template <int N> __device__ void at(int64_t row, int64_t col) const
+    {
+        float most[N], x[N], dy[N];
+        int64_t which[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            which[i] = -1;
+        cuda_load(dy, ddst, row, col);
+        for (int64_t j = row * n_sources; j < (row + 1) * n_sources; j++) {
+            if (idx[j] < 0)
+                continue;
+            cuda_load(x, src, idx[j], col);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (which[i] < 0 || x[i] > most[i]) {
+                    which[i] = j;
+                    most[i] = x[i];
+                }
+        }
+        for (int64_t j = row * n_sources; j < (row + 1) * n_sources; j++) {
+            if (idx[j] < 0)
+                continue;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[i] = which[i] == j ? dy[i] : 0;
+            cuda_update(dsrc, idx[j], col, x, accumulate);
+        }
+    }
+};
+
+void cuda_rows_max_backward(struct s2s_queue *queue, const struct s2s_k_rows_max_backward *args)
+{
+    const struct s2s_k_rows_max *f = &args->forward;
+    const struct rows_max_backward map = {cuda_mat(&f->src),     cuda_mat(&args->ddst),
+                                          cuda_mat(&args->dsrc), f->idx,
+                                          f->n_sources,          args->accumulate};
+    cuda_map(queue, map, f->n, f->cols,
+             cuda_is_wide(&f->src, f->cols) && cuda_is_wide(&args->ddst, f->cols) &&
+                 cuda_is_wide(&args->dsrc, f->cols));
+}

@@ -14,6 +14,7 @@
 #include "lib/model/modality.h"
 #include "lib/model/model_internal.h"
 #include "lib/nn/conformer.h"
+#include "lib/nn/subsampling.h"
 
 /* What frames attend to; of several one is drawn for each step of training. */
 struct context {
@@ -22,13 +23,10 @@ struct context {
 };
 
 struct config {
-    int64_t n_layers, n_mels, channels, factor;
-    int n_stages;
+    int64_t n_layers;
     bool scale_input;
-    bool full;               /* convolutions of subsampling in which all channels see all */
-    bool stacks, stack_norm; /* frames side by side, in the place of convolutions; each normed */
     double input_dropout, positions_dropout; /* of what goes into the layers, of their positions */
-    bool causal;                             /* subsampling sees nothing of what follows */
+    struct s2s_nn_subsampling_options subsampling;
     struct context *contexts; /* [n_contexts], the first one for evaluation; none: all of a clip */
     int64_t n_contexts;
     struct s2s_nn_conformer_options block;
@@ -97,35 +95,52 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
 {
     enum { BIG = 1 << 24 };
     static const char *const norms[] = {"batch_norm", "layer_norm", NULL};
-    static const char *const ways[] = {"dw_striding", "stacking", "stacking_norm", "striding",
-                                       NULL};
     const struct model_keys known = {keys, sizeof keys / sizeof *keys, 1, "parakeet_encoder"};
     struct s2s_nn_conformer_options *b = &c->block;
+    struct s2s_nn_subsampling_options *sub = &c->subsampling;
     int norm, way, rc;
     if ((rc = model_check_keys(conf, &known, err)) < 0 ||
         (rc = s2s_conf_get_choice_or(&norm, conf, "conv_norm_type", norms, 0, err)) < 0 ||
-        (rc = s2s_conf_get_choice_or(&way, conf, "subsampling", ways, 0, err)) < 0)
+        (rc = s2s_conf_get_choice_or(&way, conf, "subsampling", s2s_nn_subsampling_names,
+                                     S2S_NN_DW_STRIDING, err)) < 0)
         return rc;
     b->layer_norm = norm == 1;
-    c->stacks = way == 1 || way == 2;
-    c->full = way == 3;
-    c->stack_norm = way == 2;
     if ((rc = s2s_conf_get_i64(&b->width, conf, "hidden_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&b->inner, conf, "intermediate_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&c->n_layers, conf, "num_hidden_layers", 0, 10000, err)) < 0 ||
         (rc = s2s_conf_get_i64(&b->n_heads, conf, "num_attention_heads", 1, 10000, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&b->kernel_size, conf, "conv_kernel_size", 1, 4095, 9, err)) <
             0 ||
-        (rc = s2s_conf_get_i64_or(&c->n_mels, conf, "num_mel_bins", 1, 4096, 80, err)) < 0 ||
-        (rc = s2s_conf_get_i64_or(&c->channels, conf, "subsampling_conv_channels", 1, BIG, 256,
+        (rc = s2s_conf_get_i64_or(&sub->n_mels, conf, "num_mel_bins", 1, 4096, 80, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&sub->channels, conf, "subsampling_conv_channels", 1, BIG, 256,
                                   err)) < 0 ||
-        (rc = s2s_conf_get_i64_or(&c->factor, conf, "subsampling_factor", 2, 256, 8, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&sub->factor, conf, "subsampling_factor", 1, 256, 8, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&b->attention_bias, conf, "attention_bias", true, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&b->convolution_bias, conf, "convolution_bias", true, err)) <
             0 ||
-        (rc = s2s_conf_get_bool_or(&c->causal, conf, "causal_downsampling", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&sub->causal, conf, "causal_downsampling", false, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&c->scale_input, conf, "scale_input", true, err)) < 0)
         return rc;
+    sub->width = b->width;
+    /* a factor of 1 is NeMo's way of none */
+    sub->way = sub->factor == 1 ? S2S_NN_NO_SUBSAMPLING : (enum s2s_nn_subsampling_way)way;
+    return 0;
+}
+
+static int check_subsampling(const struct s2s_nn_subsampling_options *sub,
+                             const struct s2s_conf *conf, struct s2s_error *err)
+{
+    const bool is_power = (sub->factor & (sub->factor - 1)) == 0;
+    if (!s2s_nn_subsampling_has_stages(sub->way))
+        return 0; /* what is causal or not is the same there */
+    if (!is_power)
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "subsampling_factor"),
+                              "%lld is not a power of two up to %d", (long long)sub->factor,
+                              1 << S2S_NN_MAX_STAGES);
+    if (sub->causal && !s2s_nn_subsampling_may_be_causal(sub->way))
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "causal_downsampling"),
+                              "a subsampling of %s sees what follows",
+                              s2s_nn_subsampling_names[sub->way]);
     return 0;
 }
 
@@ -275,12 +290,8 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
     if (rc < 0 || (rc = read_contexts(c, conf, err)) < 0 ||
         (rc = check_assumed(c, conf, err)) < 0 || (rc = read_shift(c, conf, err)) < 0)
         return rc;
-    while (!c->stacks && (1 << c->n_stages) < c->factor)
-        c->n_stages++;
-    if (!c->stacks && ((1 << c->n_stages) != c->factor || c->n_stages > S2S_NN_MAX_STAGES))
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "subsampling_factor"),
-                              "%lld is not a power of two up to %d", (long long)c->factor,
-                              1 << S2S_NN_MAX_STAGES);
+    if ((rc = check_subsampling(&c->subsampling, conf, err)) < 0)
+        return rc;
     if (c->block.width % c->block.n_heads || c->block.width % 2)
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "hidden_size"),
                               "%lld does not divide into %lld heads of even sum",
@@ -289,10 +300,6 @@ static int read_config(struct config *c, const struct s2s_conf *conf, struct s2s
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "conv_kernel_size"),
                               "%lld is even: such a kernel has no middle",
                               (long long)c->block.kernel_size);
-    if (!c->stacks && !c->causal && c->n_mels % c->factor)
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "num_mel_bins"),
-                              "%lld is no multiple of subsampling_factor %lld",
-                              (long long)c->n_mels, (long long)c->factor);
     return 0;
 }
 
@@ -366,22 +373,12 @@ static int fastconformer_build(struct s2s_model *model, struct s2s_error *err)
     if ((rc = model_modality_read(&m->modality, model, c->block.width, err)) < 0)
         return rc;
     model->hidden_size = m->modality.out;
-    model->n_mels = c->n_mels;
+    model->n_mels = c->subsampling.n_mels;
     const size_t begin = model->params->n;
     char *place = s2s_xasprintf("%ssubsampling", model->prefix);
     struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .fan_in = true};
-    if (c->stacks)
-        s2s_nn_stacking_init(&m->subsampling, &ctx, c->factor, c->n_mels, c->block.width,
-                             c->stack_norm);
-    else
-        s2s_nn_subsampling_init(&m->subsampling, &ctx,
-                                &(struct s2s_nn_subsampling){.n_stages = c->n_stages,
-                                                             .causal = c->causal,
-                                                             .full = c->full,
-                                                             .n_mels = c->n_mels,
-                                                             .channels = c->channels},
-                                c->block.width);
+    s2s_nn_subsampling_init(&m->subsampling, &ctx, &c->subsampling);
     m->on_input = s2s_nn_dropout_at(&ctx, "dropout", c->input_dropout);
     m->on_positions = s2s_nn_dropout_at(&ctx, "positions", c->positions_dropout);
     free(place);

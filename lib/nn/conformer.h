@@ -1,47 +1,16 @@
 /*
- * Layers of FastConformer encoders over packed clips, written once, forward only: subsampling of
- * log-mel images and the Conformer block with relative positions. Names are those of Hugging Face's
- * ParakeetEncoder. Initial values are uniform in 1/sqrt(fan in), as NeMo's and torch's.
+ * The layer of FastConformer encoders over packed clips, forward only: the Conformer block with
+ * relative positions. Names are those of Hugging Face's ParakeetEncoder. Initial values are uniform
+ * in 1/sqrt(fan in), as NeMo's and torch's.
  */
 #ifndef S2S_NN_CONFORMER_H
 #define S2S_NN_CONFORMER_H
 
+#include "lib/nn/filters.h"
 #include "lib/nn/layernorm.h"
-
-enum { S2S_NN_MAX_STAGES = 8 };
 
 /* running = (1 - momentum) running + momentum * that of the batch */
 #define S2S_NN_BATCH_MOMENTUM 0.1F
-
-/*
- * log2(factor) convolutions of stride 2 (the later ones depthwise with a pointwise one behind, or
- * `full`: all channels see all), ReLU after each, then a linear map of [channels, mels / factor] to
- * the width; causal ones see nothing of what follows, and make n / 2 + 1 rows and columns of n. Or,
- * stacking: `factor` frames side by side, zeros behind a clip's last one, each normed where it is
- * asked for; then the linear map.
- */
-struct s2s_nn_subsampling {
-    int n_stages;
-    bool causal, full;
-    int64_t n_mels, channels;
-    struct s2s_param *conv_w[S2S_NN_MAX_STAGES], *conv_b[S2S_NN_MAX_STAGES];   /* stride 2 */
-    struct s2s_param *point_w[S2S_NN_MAX_STAGES], *point_b[S2S_NN_MAX_STAGES]; /* from stage 1 */
-    struct s2s_nn_linear linear;
-    int64_t stacked;              /* frames side by side; 0: convolutions */
-    struct s2s_nn_layernorm norm; /* gain NULL: none */
-};
-void s2s_nn_stacking_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
-                          int64_t factor, int64_t n_mels, int64_t width, bool norm);
-/* how: n_stages, causal, full, n_mels, channels */
-void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
-                             const struct s2s_nn_subsampling *how, int64_t width);
-/* Frames that n mel frames become. */
-int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_t n_mel);
-/* mel [sum of mel frames, n_mels, 1] of the clips bounded by cu_mel (host [n_clips + 1]) -> [sum of
- * frames, width]. */
-struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
-                                      struct s2s_tensor *mel, const int64_t *cu_mel,
-                                      int64_t n_clips);
 
 struct s2s_nn_conformer_options {
     int64_t width, inner, n_heads, kernel_size;
@@ -61,7 +30,7 @@ struct s2s_nn_conformer {
     struct s2s_nn_linear q, k, value, o, relative_k;
     struct s2s_param *u, *v; /* bias_u, bias_v [n_heads, dim]; NULL: positions are not seen here */
     int64_t shift;
-    struct s2s_param *point1_w, *point1_b, *depth_w, *depth_b, *point2_w, *point2_b;
+    struct s2s_nn_filters point1, depth, point2;
     struct s2s_param *bn_gain, *bn_bias, *bn_mean, *bn_var;
     struct s2s_nn_dropout probabilities;
     struct s2s_nn_dropout inside_ff1, after_ff1, after_attention, after_conv, inside_ff2, after_ff2;

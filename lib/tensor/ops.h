@@ -225,10 +225,27 @@ struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, st
 struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
                                  struct s2s_tensor *b, const struct s2s_seqs *in,
                                  const struct s2s_seqs *out, bool relu, bool causal);
-/* The windows of the same convolution: y [n' half, 9 C], window after window, tap after tap, of x
- * [n, width, C]. Bounds of the clips in x and in y are in host memory, [n_clips + 1]. */
-struct s2s_tensor *s2s_op_windows(struct s2s_tape *tape, struct s2s_tensor *x, const int32_t *cu_in,
-                                  const int32_t *cu_out, int64_t n_clips, bool causal);
+/*
+ * How a convolution goes over images, of rows and of columns: taps of `size`, at every stride-th
+ * place, with zeros `before` the first and `after` the last one of each image.
+ */
+struct s2s_conv_shape {
+    int64_t stride, size[2], before[2], after[2];
+};
+/* Places along rows (0) or columns (1) that n of them have; none of none. */
+int64_t s2s_conv_places(const struct s2s_conv_shape *shape, int axis, int64_t n);
+/*
+ * y [n', places of width, O] = relu(b[o] + sum over taps and channels of w x): all channels are
+ * seen. x [n, width, C], w [O, C, size..] of the type of x, b [O]. Bounds of the clips in x and in
+ * y are in host memory, [n_clips + 1].
+ */
+struct s2s_tensor *s2s_op_conv(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                               struct s2s_tensor *b, const struct s2s_conv_shape *shape,
+                               const int32_t *cu_in, const int32_t *cu_out, int64_t n_clips);
+/* The largest of each square of two rows and columns of a clip, of fewer at its end: half of x
+ * [n, width, C] each way, rounded up. */
+struct s2s_tensor *s2s_op_max_pool(struct s2s_tape *tape, struct s2s_tensor *x,
+                                   const int32_t *cu_in, const int32_t *cu_out, int64_t n_clips);
 /* Depthwise convolution over the rows of each sequence, zeros around; x [T, C], w [C, 1, width]
  * with width odd, b [C] or NULL. Row t sees as many rows before it as behind it, and `shift` more
  * before it (as many fewer behind it). */

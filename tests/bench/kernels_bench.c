@@ -9,8 +9,8 @@
  *
  * The calls are those of training steps of three models 512 wide, with dropout, of 2,048 tokens:
  * a decoder behind a FastConformer whose batch norm has statistics of the batch, a hybrid of Mamba2
- * layers and experts, and a bare encoder; and what only meshes call, or GPUs. The status is 1 where
- * a kernel of the list has no line.
+ * layers and experts, and a bare encoder with pooling in front; and what only meshes call, or GPUs.
+ * The status is 1 where a kernel of the list has no line.
  */
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +34,10 @@ static const char decoder[] =
 static const char encoder[] =
     "{\"model_type\": \"parakeet_encoder\", \"hidden_size\": 512, \"num_hidden_layers\": 2, "
     "\"num_attention_heads\": 8, \"intermediate_size\": 2048, \"num_mel_bins\": 80}";
+static const char pooled[] =
+    "{\"model_type\": \"parakeet_encoder\", \"hidden_size\": 512, \"num_hidden_layers\": 1, "
+    "\"num_attention_heads\": 8, \"intermediate_size\": 2048, \"num_mel_bins\": 80, "
+    "\"subsampling\": \"vggnet\", \"subsampling_conv_channels\": 16}";
 static const char hybrid[] =
     "{\"model_type\": \"nemotron_h\", \"vocab_size\": 8192, \"hidden_size\": 512, "
     "\"hybrid_override_pattern\": \"ME*-\", \"num_attention_heads\": 8, "
@@ -44,7 +48,7 @@ static const char hybrid[] =
 
 static const struct model {
     const char *encoder, *llm; /* one may be absent */
-} models[] = {{encoder, decoder}, {NULL, hybrid}, {encoder, NULL}};
+} models[] = {{encoder, decoder}, {NULL, hybrid}, {pooled, NULL}};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 /* Of one kernel: all calls of a step. */

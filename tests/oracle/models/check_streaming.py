@@ -29,7 +29,11 @@ KINDS = [{"att_context_size": [5, 3]}, {"att_context_size": [-1, 2]}, {"att_cont
          {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]},
          {"self_attention_model": "abs_pos"}, {"self_attention_model": "abs_pos", "att_context_size": [4, 1], "att_context_style": "chunked_limited"},
          {"subsampling": "striding"}, {"subsampling": "striding", "causal_downsampling": True, "subsampling_factor": 4},
-         {"causal_downsampling": True, "subsampling_factor": 2}]
+         {"causal_downsampling": True, "subsampling_factor": 2}, {"subsampling": "dw_striding", "subsampling_factor": 32},
+         {"subsampling": "vggnet", "subsampling_factor": 4}, {"subsampling": "vggnet"}, {"subsampling": "striding_conv1d", "subsampling_factor": 4},
+         {"subsampling": "striding_conv1d", "causal_downsampling": True}, {"subsampling": "dw_striding_conv1d"},
+         {"subsampling": "dw_striding_conv1d", "subsampling_factor": 2}, {"subsampling": "dw_striding", "subsampling_factor": 1}]
+RELU, POOL = "relu", "pool"
 
 
 def loss_of(outs, target):
@@ -108,40 +112,68 @@ def mask_of(kind):
     return mask
 
 
+def layers_of(kind, base):
+    """NeMo's list in front of the encoder: (number, class, inputs, outputs, kernel) of what has weights, RELU and POOL between."""
+    way, channels, width = kind.get("subsampling", "dw_striding"), base["subsampling_conv_channels"], base["hidden_size"]
+    found, at, ins = [], 0, 1
+    stages = int(math.log2(kind.get("subsampling_factor", 8)))
+    for i in range(stages):
+        if way == "vggnet":
+            found += [(at, "dense", ins, channels, (3, 3)), RELU, (at + 2, "dense", channels, channels, (3, 3)), RELU, POOL]
+            at += 5
+        elif way.endswith("conv1d"):
+            ins, outs = base["num_mel_bins"] if i == 0 else channels, base["hidden_size"] if i + 1 == stages else channels
+            if way == "striding_conv1d":
+                found += [(at, "strided", ins, outs, (5,)), RELU]
+                at += 2
+            else:
+                found += [(at, "depthwise", ins, ins, (5,)), (at + 1, "point", ins, outs, (1,)), RELU]
+                at += 3
+        elif way == "striding" or i == 0:
+            found += [(at, "strided", ins, channels, (3, 3)), RELU]
+            at += 2
+        else:
+            found += [(at, "depthwise", channels, channels, (3, 3)), (at + 1, "point", channels, channels, (1, 1)), RELU]
+            at += 3
+        ins = channels
+    return found
+
+
 def make_subsampling(kind, base, generator):
-    """Random weights of convolutions, each of all channels or of one, and of the linear map behind."""
-    w, channels, width = {}, base["subsampling_conv_channels"], base["num_mel_bins"]
+    """Random weights of convolutions and of the linear map behind."""
+    w, width = {}, base["num_mel_bins"]
 
     def add(name, *shape):
         w["subsampling.%s.weight" % name] = (torch.randn(*shape, generator=generator) * 0.3).double()
         w["subsampling.%s.bias" % name] = (torch.randn(shape[0], generator=generator) * 0.1).double()
 
-    full, at = kind.get("subsampling") == "striding", 0
-    for i in range(int(math.log2(kind.get("subsampling_factor", 8)))):
-        add("layers.%d" % at, channels, channels if full and i else 1, 3, 3)
-        at += 2
-        if i and not full:
-            add("layers.%d" % (at - 1), channels, channels, 1, 1)
-            at += 1
+    layers = [layer for layer in layers_of(kind, base) if layer not in (RELU, POOL)]
+    for number, way, ins, outs, kernel in layers:
+        add("layers.%d" % number, outs, 1 if way == "depthwise" else ins, *kernel)
+    for _ in range(int(math.log2(kind.get("subsampling_factor", 8)))):
         width = width // 2 + 1 if kind.get("causal_downsampling") else (width + 1) // 2
-    add("linear", base["hidden_size"], channels * width)
+    if not kind.get("subsampling", "").endswith("conv1d"):
+        add("linear", base["hidden_size"], (base["subsampling_conv_channels"] if layers else 1) * width)
     return w
 
 
-def subsample(kind, w, x):
-    """A clip's features [n, mels] as frames, by NeMo's convolutions."""
-    sides = (2, 1, 2, 1) if kind.get("causal_downsampling") else (1, 1, 1, 1)
-    x, weights = x[None, None], sorted((int(n.split(".")[2]), n) for n in w if n.startswith("subsampling.layers") and n.endswith("weight"))
-    for i, (number, name) in enumerate(weights):
-        args = (w[name], w[name.replace("weight", "bias")])
-        if w[name].shape[2] == 1:
-            x = torch.nn.functional.conv2d(x, *args)
-        else:
-            groups = x.shape[1] if w[name].shape[1] == 1 else 1
-            x = torch.nn.functional.conv2d(torch.nn.functional.pad(x, sides), *args, stride=2, groups=groups)
-        if i + 1 == len(weights) or weights[i + 1][0] > number + 1:
+def subsample(kind, base, w, x):
+    """A clip's features [n, mels] as frames, by NeMo's layers."""
+    flat = kind.get("subsampling", "").endswith("conv1d")
+    x = x.T[None] if flat else x[None, None]
+    conv, pool = (torch.nn.functional.conv1d, None) if flat else (torch.nn.functional.conv2d, torch.nn.functional.max_pool2d)
+    for layer in layers_of(kind, base):
+        if layer == RELU:
             x = torch.relu(x)
-    return m.affine(w, "subsampling.linear", x.transpose(1, 2).flatten(2))
+        elif layer == POOL:
+            x = pool(x, 2, 2, ceil_mode=True)
+        else:
+            number, way, _, _, kernel = layer
+            weight, bias = w["subsampling.layers.%d.weight" % number], w["subsampling.layers.%d.bias" % number]
+            size, stride = kernel[0], 1 if way in ("dense", "point") else 2
+            sides = [size - 1, 1] if kind.get("causal_downsampling") and stride == 2 else [size // 2] * 2
+            x = conv(torch.nn.functional.pad(x, sides * len(kernel)), weight, bias, stride=stride, groups=x.shape[1] if way == "depthwise" else 1)
+    return x.transpose(1, 2) if flat else m.affine(w, "subsampling.linear", x.transpose(1, 2).flatten(2))
 
 
 def check(kind, inputs):
@@ -163,7 +195,7 @@ def check(kind, inputs):
     w = {n: t.requires_grad_("running" not in n) for n, t in w.items()}
     outs = []
     for x in clips(inputs):
-        y = subsample(kind, w, x) if own else encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool))
+        y = subsample(kind, base, w, x) if own else encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool))
         y = y * (math.sqrt(width) if base.get("scale_input", True) else 1)
         if kind.get("self_attention_model") == "abs_pos":
             y = y + m.sinusoids(torch.arange(y.shape[1], dtype=y.dtype), width)
@@ -173,7 +205,9 @@ def check(kind, inputs):
         if not own:
             found.update(("subsampling." + n, p.grad) for n, p in encoder.subsampling.named_parameters())
         return found
-    target = torch.randn(len(outs), max(map(len, outs)), width) if own else inputs["target"]
+    target = inputs["target"]
+    if own:  # frames of what is padded, too
+        target = torch.randn(len(outs), subsample(kind, base, w, inputs["input_features"][0].double()).shape[1], width)
     return compare(json.dumps(kind), dict(base, **kind), stored, inputs, target, outs, grads)
 
 

@@ -119,6 +119,58 @@ static void sums_of_rows_pass_back(void **state)
     }
 }
 
+/* Of three sources a row, of which some are left out, two are equal, and one row has none. */
+static void largest_of_rows_and_their_gradient(void **state)
+{
+    enum { ROWS_OF = 12, MAXIMA = 4, SOURCES = 3 };
+    static const int32_t sources[MAXIMA * SOURCES] = {3, 0, 9, -1, 6, 2, -1, -1, -1, 5, 11, -1};
+    for (int how = 0; how < 4; how++) {
+        const bool accumulate = how & 1;
+        const int64_t cols = how & 2 ? 264 : COLS, stride = how & 2 ? 272 : STRIDE;
+        float *x = values(ROWS_OF, cols, stride, 1), *y = values(MAXIMA, cols, stride, 2);
+        float *dy = values(MAXIMA, cols, stride, 3), *dx = values(ROWS_OF, cols, stride, 4);
+        memcpy(x + 9 * stride, x + 0 * stride, (size_t)cols / 2 * sizeof *x);
+        x[5 * stride] = x[11 * stride] = -INFINITY;
+        static double want[MAXIMA * 264], want_dx[ROWS_OF * 264];
+        for (int64_t i = 0; i < ROWS_OF * cols; i++)
+            want_dx[i] = dx[i / cols * stride + i % cols];
+        for (int64_t i = 0; i < MAXIMA * cols; i++) {
+            const int32_t *of = sources + i / cols * SOURCES;
+            const int64_t c = i % cols;
+            int first = -1;
+            for (int j = 0; j < SOURCES; j++)
+                if (of[j] >= 0 && (first < 0 || x[of[j] * stride + c] > x[of[first] * stride + c]))
+                    first = j;
+            want[i] = first < 0 ? 0 : x[of[first] * stride + c];
+            for (int j = 0; j < SOURCES; j++)
+                if (of[j] >= 0)
+                    want_dx[of[j] * cols + c] = (accumulate ? want_dx[of[j] * cols + c] : 0) +
+                                                (j == first ? dy[i / cols * stride + c] : 0);
+        }
+        const struct s2s_k_rows_max args = {.dst = mat(y, stride),
+                                            .src = mat(x, stride),
+                                            .idx = in(sources, sizeof sources),
+                                            .n = MAXIMA,
+                                            .n_sources = SOURCES,
+                                            .cols = cols};
+        k->rows_max(&queue, &args);
+        k->rows_max_backward(&queue, &(struct s2s_k_rows_max_backward){.forward = args,
+                                                                       .ddst = mat(dy, stride),
+                                                                       .dsrc = mat(dx, stride),
+                                                                       .accumulate = accumulate});
+        done();
+        assert_true(y[3 * stride] == -INFINITY && want[3 * cols] == -INFINITY);
+        y[3 * stride] = 0;
+        want[3 * cols] = 0;
+        close_to("largest", y, want, MAXIMA, cols, stride, 1e-7);
+        close_to("dsrc", dx, want_dx, ROWS_OF, cols, stride, 1e-6);
+        free(x);
+        free(y);
+        free(dy);
+        free(dx);
+    }
+}
+
 static void gather_and_scatter(void **state)
 {
     for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -243,6 +295,7 @@ int main(void)
         cmocka_unit_test(gather_and_scatter),
         cmocka_unit_test(sums_of_rows),
         cmocka_unit_test(sums_of_rows_pass_back),
+        cmocka_unit_test(largest_of_rows_and_their_gradient),
         cmocka_unit_test(scaled_sums),
         cmocka_unit_test(copies_convert_and_fills_repeat),
     };

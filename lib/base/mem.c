@@ -99,20 +99,14 @@ void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_e
 
 enum { HUGE_BYTES = 2 << 20 };
 
-void *s2s_try_aligned(size_t len_bytes)
+void *s2s_xalloc_aligned(size_t len_bytes)
 {
     const size_t align = len_bytes < 2 * HUGE_BYTES ? 64 : HUGE_BYTES;
     const size_t rounded = (len_bytes + align - 1) / align * align;
     void *ptr = rounded >= len_bytes ? aligned_alloc(align, rounded ? rounded : align) : NULL;
-    s2s_wish_huge(ptr, rounded);
-    return ptr;
-}
-
-void *s2s_xalloc_aligned(size_t len_bytes)
-{
-    void *ptr = s2s_try_aligned(len_bytes);
     if (!ptr)
         out_of_memory(1, len_bytes);
+    s2s_wish_huge(ptr, rounded);
     return ptr;
 }
 

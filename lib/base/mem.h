@@ -35,8 +35,6 @@ void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_e
 /* Aligned to 64 bytes, or to huge pages, which are wished for, from 4 MiB on; not zeroed; ends the
  * program if out of memory. Gives: free. */
 void *s2s_xalloc_aligned(size_t len_bytes) __attribute__((malloc, returns_nonnull));
-/* The same, or NULL. */
-void *s2s_try_aligned(size_t len_bytes) __attribute__((malloc));
 
 /* Wishes that a large block, not touched yet, comes in huge pages: one costs less than the 512
  * small ones in its place, and the first touch of memory costs more than what is then done to it.

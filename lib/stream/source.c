@@ -26,8 +26,7 @@ enum { AROUND_BYTES = 64 << 10 };
 /* Of a pipe so much is read at once, and hashed while it is in the core's cache. */
 enum { READ_BYTES = 256 << 10 };
 
-/* Of the memory for a pipe, each time that it is full. */
-enum { GROWTH = 4 };
+enum { HUGE_BYTES = 2 << 20, FIRST_ROOM_BYTES = 64 << 20 };
 
 struct stream_source {
     int fd;
@@ -39,8 +38,8 @@ struct stream_source {
     int64_t dropped; /* bytes of the map whose pages were given back */
     uint64_t n_at;   /* bytes mapped for reads here and there since all pages were given back */
     /* a pipe: bytes read and not yet taken are buf[begin, end) */
-    unsigned char *buf;
-    size_t begin, end, cap;
+    unsigned char *buf; /* [room], of which cap are used */
+    size_t begin, end, cap, room;
     struct s2s_digest *digest; /* of what is taken; NULL until needed */
     /* compressed: the frame that is decoded holds the uncompressed bytes [frame_begin, + frame_len)
      */
@@ -85,6 +84,16 @@ static int map_file(struct stream_source *src, const char *path, int64_t len, st
     return 0;
 }
 
+/* Room for a pipe, of which what is not touched costs nothing. The first huge page's worth comes
+ * in small ones: most records fit. */
+static unsigned char *alloc_room(size_t len)
+{
+    unsigned char *room = aligned_alloc(HUGE_BYTES, len);
+    if (room)
+        s2s_wish_huge(room + HUGE_BYTES, len - HUGE_BYTES);
+    return room;
+}
+
 static int fill_pipe(struct stream_source *src, uint64_t len, struct s2s_error *err);
 
 int stream_source_open(struct stream_source **result, const char *path, struct s2s_error *err)
@@ -108,7 +117,10 @@ int stream_source_open(struct stream_source **result, const char *path, struct s
     if (rc == 0 && src->map_len < 0) {
         (void)fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES);
         src->cap = PIPE_BYTES;
-        src->buf = s2s_xalloc_aligned(src->cap);
+        src->room = FIRST_ROOM_BYTES;
+        src->buf = alloc_room(src->room);
+        if (!src->buf)
+            s2s_no_memory();
         rc = fill_pipe(src, 4, err);
         src->is_zstd = rc == 0 && src->end >= 4 && s2s_zstd_is_frame(src->buf);
     }
@@ -158,28 +170,25 @@ static void drop_elsewhere(struct stream_source *src, uint64_t len)
 
 /* ---- pipes ---- */
 
-/* Memory follows the bytes that arrive, never the size that a header claims: what is not touched
- * yet costs nothing. */
+/* Memory follows the bytes that arrive, never the size that a header claims. */
 static int make_room(struct stream_source *src, struct s2s_error *err)
 {
     const size_t left = src->end - src->begin;
-    unsigned char *to = src->buf;
-    if (left == src->cap) {
-        to = s2s_try_aligned(GROWTH * src->cap);
-        if (!to)
+    if (left == src->room) {
+        unsigned char *grown = alloc_room(2 * src->room);
+        if (!grown)
             return s2s_error_set(err, S2S_E_NOMEM, "no memory for a member of more than %zu bytes",
-                                 src->cap);
-        src->cap *= GROWTH;
-    }
-    if (to == src->buf)
-        memmove(to, src->buf + src->begin, left);
-    else
-        memcpy(to, src->buf + src->begin, left);
-    if (to != src->buf)
+                                 src->room);
+        memcpy(grown, src->buf, left);
         free(src->buf);
-    src->buf = to;
+        src->buf = grown;
+        src->room *= 2;
+    } else if (src->begin > 0) {
+        memmove(src->buf, src->buf + src->begin, left);
+    }
     src->begin = 0;
     src->end = left;
+    src->cap *= left == src->cap ? 2 : 1;
     return 0;
 }
 

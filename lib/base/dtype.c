@@ -29,9 +29,11 @@ const char *s2s_dtype_name(enum s2s_dtype dtype)
 
 enum s2s_dtype s2s_dtype_parse(const char *name)
 {
-    for (size_t i = 1; i < N_DTYPES; i++)
-        if (!strcmp(name, dtype_table[i].name))
+    for (size_t i = 1; i < N_DTYPES; i++) {
+        const char *known = dtype_table[i].name;
+        if (name[0] == known[0] && name[1] == known[1] && !strcmp(name, known))
             return (enum s2s_dtype)i;
+    }
     return S2S_DTYPE_NONE;
 }
 

@@ -218,8 +218,19 @@ void s2s_safetensors_release(struct s2s_safetensors *st)
 
 const struct s2s_st_tensor *s2s_safetensors_find(const struct s2s_safetensors *st, const char *name)
 {
-    struct s2s_st_tensor key = {.name = name};
-    return st->n_tensors ? bsearch(&key, st->tensors, st->n_tensors, sizeof key, by_name) : NULL;
+    size_t low = 0, high = st->n_tensors;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        const char *here = st->tensors[mid].name;
+        int order = (unsigned char)name[0] - (unsigned char)here[0];
+        if (order == 0 && (order = strcmp(name, here)) == 0)
+            return &st->tensors[mid];
+        if (order < 0)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return NULL;
 }
 
 const char *s2s_safetensors_meta(const struct s2s_safetensors *st, const char *key)

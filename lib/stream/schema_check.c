@@ -70,9 +70,14 @@ static int check_tensors(const struct s2s_schema *schema, const struct s2s_safet
                          struct s2s_error *err)
 {
     struct letters letters = {.n = 0};
+    size_t next = 0; /* both are sorted as a rule: what is wanted is the next one */
     for (size_t i = 0; i < schema->n_tensors; i++) {
         const struct s2s_schema_tensor *want = &schema->tensors[i];
-        const struct s2s_st_tensor *t = s2s_safetensors_find(st, want->name);
+        const struct s2s_st_tensor *t =
+            next < st->n_tensors && !strcmp(st->tensors[next].name, want->name)
+                ? &st->tensors[next]
+                : s2s_safetensors_find(st, want->name);
+        next = t ? (size_t)(t - st->tensors) + 1 : next;
         if (!t)
             return s2s_error_set(err, S2S_E_NOTFOUND, "tensor '%s' is missing", want->name);
         if (t->dtype != want->dtype)

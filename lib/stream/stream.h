@@ -108,10 +108,11 @@ const char *s2s_stream_writer_header_digest(const struct s2s_stream_writer *out)
  * wrong record is our bug or bad input. */
 int s2s_stream_write(struct s2s_stream_writer *out, struct s2s_st_tensor *tensors, size_t n_tensors,
                      struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
-/* Appends the bytes of a record as they are (canonical already): for filters that only move
- * records. */
-int s2s_stream_write_bytes(struct s2s_stream_writer *out, const void *bytes, size_t len,
-                           struct s2s_error *err);
+/* Appends a record as it was read from a stream of the same schema, whose reader has checked it and
+ * knows its digest: for filters that only move records. Of rec, bytes, len_bytes and xxh3 are used.
+ */
+int s2s_stream_write_record(struct s2s_stream_writer *out, const struct s2s_record *rec,
+                            struct s2s_error *err);
 /* XXH3-64 of the record written last. */
 uint64_t s2s_stream_last_digest(const struct s2s_stream_writer *out);
 /*

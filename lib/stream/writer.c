@@ -249,10 +249,10 @@ static int record_error(const struct s2s_stream_writer *w, int rc, struct s2s_er
 
 /* Behind the data: padding, the list for the end, and the flush that a waiting reader needs. Many
  * small records in a row go out together. */
-static int end_record(struct s2s_stream_writer *w, int64_t offset, uint64_t size,
+static int end_record(struct s2s_stream_writer *w, int64_t offset, uint64_t size, uint64_t xxh3,
                       struct s2s_error *err)
 {
-    w->last_digest = s2s_digest_value(w->digest);
+    w->last_digest = xxh3;
     stream_end_add(&w->end, (uint64_t)offset, size, w->last_digest);
     int rc = end_member(w, size, err);
     if (w->zstd)
@@ -293,27 +293,19 @@ int s2s_stream_write(struct s2s_stream_writer *w, struct s2s_st_tensor *tensors,
     for (size_t i = 0; rc == 0 && i < n_tensors; i++)
         rc = put_hashed(w, tensors[i].data, tensors[i].len_bytes, err);
     free(header);
-    return rc < 0 ? rc : end_record(w, offset, size, err);
+    return rc < 0 ? rc : end_record(w, offset, size, s2s_digest_value(w->digest), err);
 }
 
-int s2s_stream_write_bytes(struct s2s_stream_writer *w, const void *bytes, size_t len,
-                           struct s2s_error *err)
+int s2s_stream_write_record(struct s2s_stream_writer *w, const struct s2s_record *rec,
+                            struct s2s_error *err)
 {
-    struct s2s_safetensors st;
     char name[STREAM_NAME_BYTES];
-    int rc = s2s_safetensors_parse(&st, bytes, len, err);
-    if (rc == 0)
-        rc = s2s_schema_check(&w->schema, &st, err);
-    s2s_safetensors_release(&st);
-    if (rc < 0)
-        return record_error(w, rc, err);
     stream_record_name(name, w->end.n_records);
-    s2s_digest_reset(w->digest);
-    rc = begin_member(w, name, len, err);
+    int rc = begin_member(w, name, rec->len_bytes, err);
     int64_t offset = w->offset;
     if (rc == 0)
-        rc = put_hashed(w, bytes, len, err);
-    return rc < 0 ? rc : end_record(w, offset, len, err);
+        rc = put(w, rec->bytes, rec->len_bytes, err);
+    return rc < 0 ? rc : end_record(w, offset, rec->len_bytes, rec->xxh3, err);
 }
 
 uint64_t s2s_stream_last_digest(const struct s2s_stream_writer *w)

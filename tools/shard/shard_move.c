@@ -187,7 +187,7 @@ static int copy_records(struct s2s_stream_writer *out, struct s2s_stream *in, st
     struct s2s_record rec;
     int rc;
     while ((rc = s2s_stream_next(in, &rec, err)) > 0)
-        if ((rc = s2s_stream_write_bytes(out, rec.bytes, rec.len_bytes, err)) < 0)
+        if ((rc = s2s_stream_write_record(out, &rec, err)) < 0)
             break;
     return rc;
 }
@@ -290,7 +290,7 @@ static int split_records(struct parts *parts, const struct shard_options *opt, s
         size_t part = (size_t)(opt->parts ? rec.idx % opt->parts : rec.idx / opt->records);
         rc = part == parts->n ? add_part(parts, opt, in, err) : 0;
         if (rc == 0)
-            rc = s2s_stream_write_bytes(parts->out[part], rec.bytes, rec.len_bytes, err);
+            rc = s2s_stream_write_record(parts->out[part], &rec, err);
         if (rc < 0)
             break;
     }
@@ -360,7 +360,8 @@ struct place {
     bool is_lent; /* bytes are the window's, else their own */
     int64_t idx;
     void *bytes; /* NULL: in the file */
-    size_t len;  /* of bytes */
+    size_t len;  /* of bytes, */
+    uint64_t xxh3;
 };
 
 struct deck {
@@ -382,6 +383,7 @@ static int hold(struct place *place, const struct s2s_record *rec, struct s2s_er
         return S2S_E_NOMEM;
     memcpy(place->bytes, rec->bytes, rec->len_bytes);
     place->len = rec->len_bytes;
+    place->xxh3 = rec->xxh3;
     return 0;
 }
 
@@ -466,6 +468,7 @@ static int64_t hold_window(struct deck *deck, size_t at, struct inputs *in, stru
         memcpy(room, rec.bytes, rec.len_bytes);
         place->bytes = room;
         place->len = rec.len_bytes;
+        place->xxh3 = rec.xxh3;
         place->is_lent = true;
         room += rec.len_bytes;
     }
@@ -481,12 +484,13 @@ static int write_deck(struct s2s_stream_writer *out, struct deck *deck, struct i
         struct place *place = &deck->places[i];
         if ((int64_t)i == held && (held = hold_window(deck, i, in, err)) < 0)
             return (int)held;
-        struct s2s_record rec = {.bytes = place->bytes, .len_bytes = place->len};
+        struct s2s_record rec = {
+            .bytes = place->bytes, .len_bytes = place->len, .xxh3 = place->xxh3};
         int rc = 0;
         if (!place->bytes)
             rc = s2s_stream_read_at(in->streams[place->input], place->idx, &rec, err);
         if (rc == 0)
-            rc = s2s_stream_write_bytes(out, rec.bytes, rec.len_bytes, err);
+            rc = s2s_stream_write_record(out, &rec, err);
         let_go(place);
         if (rc < 0)
             return rc;

@@ -46,8 +46,17 @@ exits() {
 }
 
 exits_untraced() {
-    local want=$1 file=$BATS_TEST_TMPDIR.said part
+    local want=$1
     shift
+    ran "$@"
+    [ "$status" -ne "$want" ] || return 0
+    printf 'expected exit %s, got %s from: %s\n%s\n' "$want" "$status" "$*" "$output" >&2
+    return 1
+}
+
+# ran COMMAND...: sets $status, $output and $lines
+ran() {
+    local file=$BATS_TEST_TMPDIR.said part
     status=0
     if declare -F -- "$1" >/dev/null; then
         (set +eE; "$@") >"$file" 2>&1 || status=$?
@@ -63,10 +72,6 @@ exits_untraced() {
     # shellcheck disable=SC2206 # of its lines
     lines=($output)
     set +f
-    IFS=' '
-    [ "$status" -ne "$want" ] || return 0
-    printf 'expected exit %s, got %s from: %s\n%s\n' "$want" "$status" "$*" "$output" >&2
-    return 1
 }
 
 # says TEXT: $output of the last `run` or `exits` holds TEXT

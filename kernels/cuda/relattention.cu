@@ -17,6 +17,8 @@ template <class P_, int D_, int WARPS_, int N_, int BLOCKS_> struct rel_forward_
     enum { BANDS_AT = (M + 2 * N + M + N) * ROW };
     enum { SHARED_BYTES = BANDS_AT + WARPS * BAND * (int)sizeof(float) };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
+    /* steps of products whose fragments are loaded ahead: as many as registers are left for */
+    enum { AT_ONCE = sizeof(typename P::elem) == 4 && D == 64 ? 4 : att_shape<P, D>::STEPS };
 };
 
 /* Keys from j on, and the rows of p between them and queries at .. */
@@ -85,11 +87,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         float s[1][N / 8][4] = {};
         {
             float positions[1][N / 8 + 2][4] = {};
-            att_times_rows<P, S::D>(positions, att_anew(q_lane), att_anew(p_lane));
+            att_times_rows<P, S::D, S::AT_ONCE>(positions, att_anew(q_lane), att_anew(p_lane));
             rel_put_band<N>(band, positions[0], by_position, a.max_seqlen - at - S::M + j + skip,
                             2 * a.max_seqlen - 1);
         }
-        att_times_rows<P, S::D>(s, att_anew(q_lane), att_anew(k_lane));
+        att_times_rows<P, S::D, S::AT_ONCE>(s, att_anew(q_lane), att_anew(k_lane));
         rel_add_band<N, REL_KEYS>(s[0], band);
         rel_add_columns(s[0], by_key, j, clip.n);
         rel_mask<REL_KEYS>(s[0], a, clip.n, at + warp * 16, j);

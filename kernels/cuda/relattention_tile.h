@@ -196,7 +196,7 @@ static __device__ __forceinline__ void rel_add_columns(float (&s)[N][4], const f
  */
 template <rel_columns OF> static __device__ __forceinline__ int rel_key(int j, int h)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = (int)opaque(threadIdx.x) % 32;
     return j + lane % 4 * 2 + (OF == REL_KEYS ? 0 : lane / 4 + h * 8);
 }
 
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void rel_mask(float (&s)[N][4], const rel_prob
         return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int query = i + (int)threadIdx.x % 32 / 4 + h * 8, key = rel_key<OF>(j, h);
+        const int query = i + (int)opaque(threadIdx.x) % 32 / 4 + h * 8, key = rel_key<OF>(j, h);
         const int begin = rel_begin(a, query) - key, end = rel_end(a, query, n) - key;
 #pragma unroll
         for (int t = 0; t < N; t++)
@@ -227,7 +227,7 @@ template <rel_columns OF>
 static __device__ __forceinline__ float2 rel_kept(const rel_problem &a, const rel_clip &clip,
                                                   int head, int i, int j, int t, int h)
 {
-    const int query = min(i + (int)threadIdx.x % 32 / 4 + h * 8, clip.n - 1);
+    const int query = min(i + (int)opaque(threadIdx.x) % 32 / 4 + h * 8, clip.n - 1);
     const int key = rel_key<OF>(j, h) + t * 8;
     return cuda_kept_two(a.draw, clip.begin + query, (uint32_t)key, (uint32_t)key + 1,
                          (uint32_t)head);

@@ -126,7 +126,8 @@ for line in lines("profile.log")[-45:]:
 for run in ("part-bf16", "encoder-bf16"):
     s = steps(run)
     if s:
-        print(f"{run}: without waits {sorted(x['step_s'] for x in s[2:])[len(s[2:]) // 2] * 1e3:.2f} ms a step (median)")
+        times = sorted(x["step_s"] for x in s[2:] or s)
+        print(f"{run}: without waits {times[len(times) // 2] * 1e3:.2f} ms a step (median)")
     else:
         print(f"{run}: {' | '.join(lines(run + '.log')[-2:])[:200]}")
 path = f"{logs}/trace.json"

@@ -13,6 +13,51 @@ load common
     exits 0 g++ -std=c++17 -D_GNU_SOURCE -I"$ROOT" -O0 -fsyntax-only -Wno-unknown-pragmas -x c++ "$ROOT/tests/gpu/attention_bench.cu"
 }
 
+# a bundle whose programs take no time: bundle/
+stub() {
+    local name
+    mkdir -p tree/bin tree/lib tree/data bundle
+    for name in gpu_bench isa_test sm90 attention_bench gradients.sh {attention,collectives,far,gemm,list,rope}_test; do
+        printf '#!/bin/sh\necho "[  PASSED  ] 1 test(s)."\n' >tree/bin/$name
+    done
+    cat >tree/bin/s2s-train <<'END'
+#!/bin/sh
+for a in "$@"; do case $a in run=*) mkdir -p "${a#run=}" && echo '{"loss": 1, "grad_norm": 1, "tokens_per_s": 9, "step_s": 1}' >"${a#run=}/log.jsonl" ;; esac; done
+END
+    chmod +x tree/bin/*
+    touch tree/data/{small.json,small.yaml,salm.yaml}
+    tar -C tree -cJf bundle/tree.tar.xz .
+    cp "$ROOT"/tests/gpu/{visit.sh,report.py,peer.py} bundle/
+    export OUT=$PWD/out
+}
+
+@test "the limits of a visit's phases add up to less than ten minutes" {
+    stub
+    touch tree/libnccl.so.2
+    for file in "$ROOT"/tests/unit/kernels/*_test.c; do touch "tree/bin/$(basename "$file" .c)"; done
+    tar -C tree -cJf bundle/tree.tar.xz .
+    VISIT_PLAN=1 exits 0 bash bundle/visit.sh bundle
+    [ "$(wc -l <<<"$output")" -ge 45 ]
+    awk '$3 == "s" && $1 != "all:" { sum += $2 } $1 == "all:" { exit !($2 == sum && sum > 400 && sum < 570) }' <<<"$output"
+}
+
+@test "a visit without a GPU runs what needs none, in order, and names what does" {
+    stub
+    VISIT_CUDA=tree/bin/rope_test exits 0 bash bundle/visit.sh bundle
+    for name in isa isa-sm90 attention-tiles speech-bf16 long-bf16 peer san-racecheck-all; do says "$name: needs a GPU"; done
+    # in the order of their worth: what is wrong shows before what is slow
+    [ "$(sed -n '/^== phases/,/^== instr/p' out/table.txt | grep -oE '^(machine|isa|gradients|case-far_test|small-cpu|small-cuda|bench|part-bf16|profile)[: ]' | tr -d ': ' | paste -sd' ')" = \
+        "machine isa gradients case-far_test small-cpu small-cuda bench part-bf16 profile" ]
+    not grep -E 'status +[1-9]' out/table.txt
+    grep -q 'small-cpu small-cuda .* ok' out/table.txt
+    # what comes too late is named, and a pattern takes some phases alone
+    VISIT_SECONDS=1 VISIT_CUDA=tree/bin/rope_test exits 0 bash bundle/visit.sh bundle
+    says "gradients: no time left"
+    VISIT_ONLY='^case' VISIT_CUDA=tree/bin/rope_test exits 0 bash bundle/visit.sh bundle
+    says "case-rope_test"
+    says_not "small-cpu  .*status"
+}
+
 gradients() {
     S2S_TEST_TABLES=emu "$ROOT/tests/gpu/gradients.sh" "$@"
 }

@@ -7,7 +7,7 @@
  *   chain_bench [MINUTES of each kind of file]     default 6
  *
  * The goal is within 1.25 of the limit for pcm, twice lhotse for both, and two threads that need no
- * more than one (1.1 for what a second core loses).
+ * more than one (1.15 for what a second core loses).
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@
 #include "lib/audio/mel.h"
 #include "lib/base/base.h"
 #include "tests/bench/command.h"
+#include "tests/bench/goal.h"
 
 /* A manifest names its files REPEATS times, so that the start of a program counts for little. */
 enum { RATE = 16000, ROUNDS = 3, REPEATS = 6, MOST_FILES = 1000 };
@@ -162,9 +163,29 @@ static double lhotse_s(size_t index, const char *form)
     return s;
 }
 
-static const char *verdict(bool is_met)
+/* The rows of the table. Where the libraries alone leave no room for twice lhotse, they are the
+ * limit: lhotse uses them too. */
+static void add_goals(const char *what, double ratio, double two_threads, double times,
+                      double most_times)
 {
-    return is_met ? "met" : "not met";
+    const char *parts = "more is done than by the libraries: lines, ids, digests, records";
+    add_goal(&(struct goal){.unit = "of the libraries",
+                            .goal = 1.25,
+                            .figure = ratio,
+                            .limit = 1,
+                            .is_most = true,
+                            .why = parts},
+             "%s", what);
+    add_goal(&(struct goal){.unit = "of one thread",
+                            .goal = 1.15,
+                            .figure = two_threads,
+                            .limit = 1,
+                            .is_most = true},
+             "%s, -j 2", what);
+    if (times > 0)
+        add_goal(
+            &(struct goal){.unit = "times lhotse", .goal = 2, .figure = times, .limit = most_times},
+            "%s", what);
 }
 
 static void bench_kind(size_t index, const struct s2s_mel *mel, struct s2s_mel_work *work)
@@ -182,12 +203,13 @@ static void bench_kind(size_t index, const struct s2s_mel *mel, struct s2s_mel_w
     for (int f = 0; f < 2; f++) {
         const double limit_s = REPEATS * (limit.pcm_s + (f ? limit.mel_s : 0));
         const double ratio = ours_s[f] / limit_s, peer_s = lhotse_s(index, forms[f]);
-        printf("%-17s %s %6.2f h a cpu-second, limit %6.2f: %.2f (goal 1.25: %s); -j 2 %.2f",
-               kinds[index].name, forms[f], REPEATS * hours / ours_s[f], REPEATS * hours / limit_s,
-               ratio, verdict(ratio <= 1.25), two_s[f] / ours_s[f]);
+        char *what = s2s_xasprintf("%s to %s", kinds[index].name, forms[f]);
+        printf("%-24s %6.2f h a cpu-second, limit %6.2f: %.2f; -j 2 %.2f", what,
+               REPEATS * hours / ours_s[f], REPEATS * hours / limit_s, ratio, two_s[f] / ours_s[f]);
         if (peer_s > 0)
-            printf("; lhotse %5.2f: %.1f times (goal 2: %s)", REPEATS * hours / peer_s,
-                   peer_s / ours_s[f], verdict(peer_s >= 2 * ours_s[f]));
+            printf("; lhotse %5.2f: %.1f times", REPEATS * hours / peer_s, peer_s / ours_s[f]);
+        add_goals(what, ratio, two_s[f] / ours_s[f], peer_s / ours_s[f], peer_s / limit_s);
+        free(what);
         putchar('\n');
     }
 }

@@ -1,8 +1,9 @@
 /*
- * Lines of a NeMo manifest to samples on one thread: MB of text a second, and beside it finding the
- * lines alone, reading them with simdjson alone, and with jansson alone.
+ * Lines of a NeMo manifest to samples: MB of text a second of a processor, and beside it finding
+ * the lines alone, reading them with simdjson alone, and with jansson alone.
  */
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -10,6 +11,7 @@
 #include "lib/base/base.h"
 #include "lib/data/data.h"
 #include "lib/data/flat_json.h"
+#include "tests/bench/goal.h"
 
 enum { N_LINES = 200000, ROUNDS = 5 };
 
@@ -64,14 +66,21 @@ static void load_samples(const struct s2s_lines *lines, struct s2s_source *sourc
     }
 }
 
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static double best_mb_s(void (*work)(const struct s2s_lines *, struct s2s_source *),
                         const struct s2s_lines *lines, struct s2s_source *source)
 {
     double best_s = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
-        const double start_s = s2s_now_s();
+        const double start_s = cpu_s();
         work(lines, source);
-        const double s = s2s_now_s() - start_s;
+        const double s = cpu_s() - start_s;
         best_s = s < best_s ? s : best_s;
     }
     return (double)lines->len / best_s / 1e6;
@@ -95,12 +104,14 @@ int main(void)
         S2S_BUG("%s", err.text);
     unlink(path);
     const double samples = best_mb_s(load_samples, &lines, source);
+    const double flat = best_mb_s(read_flat, &lines, NULL);
     printf(
         "manifest  %4.0f MB/s (%.2f M samples/s); lines alone %.0f, simdjson alone %.0f, jansson "
         "alone %.0f MB/s\n",
         samples, samples * 1e6 / (double)lines.len * N_LINES / 1e6,
-        best_mb_s(walk_lines, &lines, NULL), best_mb_s(read_flat, &lines, NULL),
-        best_mb_s(read_jansson, &lines, NULL));
+        best_mb_s(walk_lines, &lines, NULL), flat, best_mb_s(read_jansson, &lines, NULL));
+    add_goal(&(struct goal){.unit = "MB/s", .goal = 500, .figure = samples, .limit = flat},
+             "lines of manifests (limit: simdjson alone)");
     s2s_source_close(source);
     s2s_lines_close(&lines);
     return 0;

@@ -17,6 +17,7 @@
 #include "lib/base/base.h"
 #include "lib/thd/thd.h"
 #include "tests/bench/command.h"
+#include "tests/bench/goal.h"
 
 enum { N_LENS = 1000000, CAPACITY = 4096, ROW_BYTES = 2048, ROUNDS = 5 };
 
@@ -34,6 +35,19 @@ static void make_lens(int32_t *lens, bool mixed)
             len = 1 + (double)s2s_rng_below(43, i, CAPACITY);
         lens[i] = len < 1 ? 1 : len > CAPACITY ? CAPACITY : (int32_t)len;
     }
+}
+
+static void add_bins_goals(int algorithm, const char *what, double speed, double fill)
+{
+    const bool is_bfd = algorithm == S2S_BINS_BFD;
+    if (!is_bfd && algorithm != S2S_BINS_FFD && algorithm != S2S_BINS_MFFD)
+        return;
+    const char *name = s2s_thd_bin_algorithms[algorithm];
+    add_goal(&(struct goal){.unit = "M lengths/s", .goal = is_bfd ? 20 : 5, .figure = speed},
+             "bins, %s, %s", name, what);
+    if (is_bfd)
+        add_goal(&(struct goal){.unit = "of the bins", .goal = .9995, .figure = fill, .limit = 1},
+                 "fill, %s, %s", name, what);
 }
 
 static void bench_bins(const int32_t *lens, const char *what)
@@ -66,6 +80,7 @@ static void bench_bins(const int32_t *lens, const char *what)
             snprintf(name, sizeof name, "%s", s2s_thd_bin_algorithms[a]);
         printf("bins %-14s %-6s  %6.1f M lengths/s  fill %.5f\n", name, what, N_LENS / best_s / 1e6,
                fill);
+        add_bins_goals(window < 0 ? a : -1, what, N_LENS / best_s / 1e6, fill);
     }
 }
 
@@ -96,6 +111,11 @@ static void bench_partition(int cp_size)
     }
     printf("partition cp=%d  %5.1f GB/s, memcpy %5.1f GB/s (%.2f)\n", cp_size,
            (double)len_bytes / split_s / 1e9, (double)len_bytes / copy_s / 1e9, copy_s / split_s);
+    add_goal(&(struct goal){.unit = "GB/s",
+                            .goal = 10,
+                            .figure = (double)len_bytes / split_s / 1e9,
+                            .limit = (double)len_bytes / copy_s / 1e9},
+             "rows in memory, cp %d (limit: memcpy)", cp_size);
     free(global);
     free(local);
 }
@@ -213,9 +233,15 @@ static void bench_cpshard(const char *folder)
         split = (struct spent){fmin(split.wall_s, now.wall_s), fmin(split.cpu_s, now.cpu_s)};
     }
     printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s: %.2f by the "
-           "clock, %.2f by processors (goal: level; both streams are held against their digests)\n",
+           "clock, %.2f by processors\n",
            (double)st.st_size / split.wall_s / 1e9, (double)st.st_size / cat.wall_s / 1e9,
            cat.wall_s / split.wall_s, cat.cpu_s / split.cpu_s);
+    add_goal(&(struct goal){.unit = "of cat",
+                            .goal = 1,
+                            .figure = cat.wall_s / split.wall_s,
+                            .limit = 1,
+                            .why = "each record is held whole and hashed twice, cat does neither"},
+             "s2s-cpshard in a pipe");
     free(big);
 }
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Every benchmark, each beside the machine's limit in the same run; beside torch too where $PYTHON has it (default: python3).
-# tests/bench/run.sh [NAME...]: only benchmarks whose file name holds NAME.
+# tests/bench/run.sh [NAME...]: only benchmarks whose file name holds NAME. Last comes a table of the goals with what was measured, what limits
+# it in the same run, and the reason where one is not met (tests/bench/goal.h).
 set -u
 cd "$(dirname "$0")/../.."
 export BUILD=${BUILD:-build/release} S2S_BIN=${S2S_BIN:-$PWD/bin} PATH="${S2S_BIN:-$PWD/bin}:$PATH"
@@ -13,6 +14,9 @@ wanted() {
     for name; do case $file in *"$name"*) return 0 ;; esac; done
     return 1
 }
+BENCH_TABLE=$(mktemp)
+export BENCH_TABLE
+trap 'rm -f "$BENCH_TABLE"' EXIT
 status=0
 for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
     [ -e "$file" ] && wanted "$file" "$@" || continue
@@ -31,5 +35,10 @@ if "$python" -c 'import torch, transformers' 2>/dev/null; then
     fi
 else
     echo "== torch: not found by $python (set PYTHON to a Python that has torch and transformers to compare)"
+fi
+if [ -s "$BENCH_TABLE" ]; then
+    echo "== goals"
+    { printf 'what\tgoal\tfigure\tlimit\tunit\tmet, or why not\n' && cat "$BENCH_TABLE"; } |
+        awk -F '\t' '{ printf "%-46s %9s %9s %9s  %-16s %s\n", $1, $2, $3, $4, $5, $6 }'
 fi
 exit $status

@@ -24,6 +24,7 @@ struct s2s_members {
     struct timespec mtime; /* of a file that is opened again */
     struct archive *in;    /* where the walk is; NULL: at its start */
     int walk_fd;
+    int64_t from; /* where the walk begins */
     bool ended;
 };
 
@@ -207,6 +208,17 @@ void s2s_members_rewind(struct s2s_members *tar)
     tar->ended = false;
 }
 
+void s2s_members_rewind_to(struct s2s_members *tar, int64_t at)
+{
+    s2s_members_rewind(tar);
+    tar->from = at;
+}
+
+int64_t s2s_members_len_bytes(const struct s2s_members *tar)
+{
+    return tar->len_bytes;
+}
+
 /* Behind the last member are zeros; where they are missing the tar was cut there. */
 static int check_end(const struct s2s_members *tar, struct s2s_error *err)
 {
@@ -226,9 +238,9 @@ static int next_entry(struct s2s_members *tar, struct s2s_member *member, struct
             return bad_tar(tar, tar->in, err);
         if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
             continue;
-        *member =
-            (struct s2s_member){archive_entry_pathname(entry),
-                                archive_read_header_position(tar->in), archive_entry_size(entry)};
+        *member = (struct s2s_member){archive_entry_pathname(entry),
+                                      tar->from + archive_read_header_position(tar->in),
+                                      archive_entry_size(entry)};
         if (!member->name || !archive_entry_size_is_set(entry) || member->len_bytes < 0)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: a member with an invalid header",
                                  tar->name);
@@ -247,7 +259,7 @@ int s2s_members_next(struct s2s_members *tar, struct s2s_member *member, struct 
     if (!tar->in) {
         rc = tar->walk_fd = reopen(tar, err);
         if (rc >= 0)
-            rc = begin(tar, &tar->in, tar->walk_fd, 0, err);
+            rc = begin(tar, &tar->in, tar->walk_fd, tar->from, err);
     }
     if (rc >= 0)
         rc = next_entry(tar, member, err);

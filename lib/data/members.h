@@ -32,6 +32,10 @@ struct s2s_member {
  */
 int s2s_members_next(struct s2s_members *tar, struct s2s_member *member, struct s2s_error *err);
 void s2s_members_rewind(struct s2s_members *tar);
+/* The same, where the first member is the one whose header is at `at`. */
+void s2s_members_rewind_to(struct s2s_members *tar, int64_t at);
+/* Bytes of the tar, not compressed. */
+int64_t s2s_members_len_bytes(const struct s2s_members *tar);
 
 /* The bytes of the member called `name` whose header is at `at`. Gives *bytes (free). FORMAT: it is
  * not there (any more); TRUNCATED. */

@@ -513,3 +513,61 @@ END
     pack --input-cfg blend.yaml --run-pipes --batch-size 9 --report r.json -o out.s2s
     [ "$(rows out.s2s | wc -l)" = 5 ]
 }
+
+@test "an index of a tar is used, and named where it is not of this tar" {
+    mkdir -p e/.nv-meta in/b
+    for k in 1 2 3; do
+        cp wav/w$k.wav in/b/$k.wav
+        echo "text $k" >in/b/$k.txt
+    done
+    tar --format=ustar --sort=name -cf e/0.tar -C in b
+    cp e/0.tar e/1.tar
+    printf '{"energon_version": "7.1.0", "shard_counts": {"0.tar": 3, "1.tar": 3}}\n' >e/.nv-meta/.info.json
+    # where samples begin in this tar, and behind the last one; index CHANGE: an index of 0.tar, with a change to the numbers `at`
+    index() {
+        python3 - "$1" <<'PY'
+import struct, sys, tarfile
+at, last = [], None
+with tarfile.open("e/0.tar") as tar:
+    for m in tar:
+        if m.isreg() and m.name.split(".")[0] != last:
+            last = m.name.split(".")[0]
+            at.append(m.offset)
+    at.append(tar.offset)
+exec(sys.argv[1])
+open("e/0.tar.idx", "wb").write(struct.pack(f"<{len(at)}Q", *at))
+PY
+    }
+    texts() { pack --tar e --batch-size 1 -o out.s2s "$@" && rows out.s2s | cut -d'|' -f1,2 | tr '\n' ' '; }
+    wrong() { # change words
+        index "$1"
+        exits 1 s2s-pack --tar e --tokenizer "$tok" --batch-size 1 -o no.s2s
+        says "$2"
+    }
+    want='b/1|text 1 b/2|text 2 b/3|text 3 b/1|text 1 b/2|text 2 b/3|text 3 '
+    [ "$(texts)" = "$want" ]
+    index ''
+    [ "$(texts)" = "$want" ]
+    wrong 'at[1] += 512' "e/0.tar.idx: "
+    wrong 'at[1] += 1024' "e/0.tar.idx: "
+    wrong 'del at[1]' "e/0.tar: has 2 samples, where the list of shards says 3"
+    wrong 'at[1:2] = []; at.insert(1, at[0] + 512 * 3)' "e/0.tar.idx: "
+    wrong 'at[-1] -= 512' "e/0.tar.idx: the tar goes on behind its last entry"
+    wrong 'at[-1] += 10 ** 9' "where"
+    wrong 'at.reverse()' "e/0.tar.idx: entry 1 is"
+    wrong 'at.clear()' "0 bytes are no list of offsets"
+    says "'energon prepare' makes it of this tar"
+    index ''
+    printf 'exclude: ["{1,7}.tar", 0.tar/b/2]\nsplit_parts: {train: ["{0..1}.tar"], val: []}\n' >e/.nv-meta/split.yaml
+    [ "$(texts)" = 'b/1|text 1 b/3|text 3 ' ]
+    # a list of shards as wids has it
+    printf '{"wids_version": 1, "shardlist": [{"url": "0.tar", "nsamples": 3}, {"url": "1.tar"}]}\n' >e/list.json
+    pack --tar e/list.json --batch-size 1 -o out.s2s
+    [ "$(rows out.s2s | wc -l)" = 6 ]
+    printf '{"shardlist": [{"url": "1.tar", "nsamples": 4}, {"url": "pipe:touch bad"}]}\n' >e/list.json
+    exits 1 s2s-pack --tar e/list.json --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "commands of a list of shards are not run"
+    sed -i 's/, {"url": "pipe.*"}/]}/;s/]}]}/]}/' e/list.json
+    exits 1 s2s-pack --tar e/list.json --tokenizer "$tok" --batch-size 1 -o no.s2s
+    says "e/1.tar: has 3 samples, where the list of shards says 4"
+}

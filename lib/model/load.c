@@ -204,7 +204,7 @@ static bool is_unused(const struct s2s_model *model, const char *name)
     for (const char *const *u = model->kind->unused; u && *u; u++)
         if (strcmp(*u, name) == 0)
             return true;
-    return false;
+    return model->kind->is_copy && model->kind->is_copy(model, name);
 }
 
 /* Tensors that no parameter wants, in one line, and in another those that the kind drops; of a

@@ -1,7 +1,6 @@
 /* Reads, builds and runs modality adapters. */
 #include "lib/model/modality.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,11 +42,12 @@ static const struct model_key keys[] = {
     {"dropout_emb", MODEL_KEY_READ, CONFORMER, NULL, NULL},
     {"dropout_att", MODEL_KEY_READ, CONFORMER, NULL, NULL},
     {"subsampling_factor", MODEL_KEY_FIXED, CONFORMER, "1", "expected 1: frames stay as they are"},
-    {"self_attention_model", MODEL_KEY_FIXED, CONFORMER, "rel_pos", "expected rel_pos"},
+    {"self_attention_model", MODEL_KEY_READ, CONFORMER, NULL, NULL},
     {"untie_biases", MODEL_KEY_READ, CONFORMER, NULL, NULL},
     {"att_context_size", MODEL_KEY_READ, CONFORMER, NULL, NULL},
-    {"att_context_style", MODEL_KEY_FIXED, CONFORMER, "regular", "expected regular"},
-    {"conv_context_size", MODEL_KEY_OFF, CONFORMER, NULL, "expected null: both sides alike"},
+    {"att_context_style", MODEL_KEY_READ, CONFORMER, NULL, NULL},
+    {"att_context_probs", MODEL_KEY_READ, CONFORMER, NULL, NULL},
+    {"conv_context_size", MODEL_KEY_READ, CONFORMER, NULL, NULL},
     {"causal_downsampling", MODEL_KEY_QUIET, CONFORMER, NULL, NULL}, /* there is none */
     {"subsampling", MODEL_KEY_QUIET, CONFORMER, NULL, NULL},
     {"subsampling_conv_channels", MODEL_KEY_QUIET, CONFORMER, NULL, NULL},
@@ -102,93 +102,47 @@ static int read_linear(struct modality *m, const struct s2s_conf *conf, struct s
     return 0;
 }
 
-/* All of a clip is seen: [-1, -1]. */
-static int check_context(const struct s2s_conf *conf, struct s2s_error *err)
-{
-    const struct s2s_conf *list;
-    int rc = s2s_conf_get_list(&list, conf, "att_context_size", err);
-    for (size_t i = 0; rc == 0 && list && i < list->n_items; i++)
-        if (!list->items[i]->text || strcmp(list->items[i]->text, "-1") != 0)
-            rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, list,
-                                "expected [-1, -1]: every frame sees all of its clip");
-    return rc;
-}
+static const struct model_conformer_keys names = {
+    .width = "modality_adapter.d_model",
+    .heads = "modality_adapter.n_heads",
+    .inner = "modality_adapter.ff_expansion_factor",
+    .kernel = "modality_adapter.conv_kernel_size",
+    .norm = "modality_adapter.conv_norm_type",
+    .positions = "modality_adapter.self_attention_model",
+    .context = "modality_adapter.att_context_size",
+    .style = "modality_adapter.att_context_style",
+    .probs = "modality_adapter.att_context_probs",
+    .sides = "modality_adapter.conv_context_size",
+    .untied = "modality_adapter.untie_biases",
+    .dropout = "modality_adapter.dropout",
+    .input_dropout = "modality_adapter.dropout_pre_encoder",
+    .attention_dropout = "modality_adapter.dropout_att",
+    .positions_dropout = "modality_adapter.dropout_emb"};
 
 static int read_conformer(struct modality *m, const struct s2s_conf *conf, struct s2s_error *err)
 {
-    static const char *const norms[] = {"batch_norm", "layer_norm", NULL};
-    struct s2s_nn_conformer_options *b = &m->block;
+    struct s2s_nn_conformer_options *b = &m->stack.block;
     const bool no_scale = s2s_conf_find(conf, "xscaling") && s2s_conf_is_unset(conf, "xscaling");
     int64_t factor, out;
-    bool bias, untied;
-    int norm, rc;
+    bool bias;
+    int rc;
     if ((rc = s2s_conf_get_i64(&b->width, conf, "d_model", 2, BIG, err)) < 0 ||
-        (rc = s2s_conf_get_i64(&m->n_layers, conf, "n_layers", 0, 10000, err)) < 0 ||
+        (rc = s2s_conf_get_i64(&m->stack.n_layers, conf, "n_layers", 0, 10000, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&b->n_heads, conf, "n_heads", 1, 10000, 4, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&factor, conf, "ff_expansion_factor", 1, 1024, 4, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&b->kernel_size, conf, "conv_kernel_size", 1, 4095, 31, err)) <
             0 ||
         (rc = s2s_conf_get_i64_or(&out, conf, "feat_out", -1, BIG, -1, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&bias, conf, "use_bias", true, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&m->scale_input, conf, "xscaling", !no_scale /* null */, err)) <
-            0 ||
-        (rc = s2s_conf_get_bool_or(&untied, conf, "untie_biases", true, err)) < 0 ||
-        (rc = s2s_conf_get_choice_or(&norm, conf, "conv_norm_type", norms, 0, err)) < 0 ||
-        (rc = check_context(conf, err)) < 0)
+        (rc = s2s_conf_get_bool_or(&m->stack.scale_input, conf, "xscaling", !no_scale /* null */,
+                                   err)) < 0)
         return rc;
-    if (!untied)
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "untie_biases"),
-                              "expected true: layers do not share bias_u and bias_v");
     b->inner = factor * b->width;
     b->attention_bias = b->convolution_bias = bias;
-    b->layer_norm = norm == 1;
+    m->stack.number = 1;
     m->inner = b->width;
     m->out = out > 0 ? out : b->width;
-    if (b->width % b->n_heads || b->width % 2)
-        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "d_model"),
-                              "%lld does not divide into %lld heads of even sum",
-                              (long long)b->width, (long long)b->n_heads);
-    if (b->kernel_size % 2 == 0)
-        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "conv_kernel_size"),
-                              "%lld is even: such a kernel has no middle",
-                              (long long)b->kernel_size);
     return 0;
-}
-
-/* NeMo's defaults leave something out (0.1); here what is not said is 0. */
-static int read_dropout(struct modality *m, struct s2s_model *model, struct s2s_error *err)
-{
-    const struct s2s_dropout_rates said = model_said_dropout(model);
-    const bool has_input = !s2s_conf_is_unset(model->conf, "modality_adapter.dropout_pre_encoder");
-    struct s2s_nn_conformer_options *b = &m->block;
-    int rc;
-    if ((rc = model_read_dropout(&b->dropout, model, "modality_adapter.dropout", said.encoder,
-                                 err)) < 0 ||
-        (rc = model_read_dropout(&m->input_dropout, model,
-                                 has_input ? "modality_adapter.dropout_pre_encoder"
-                                           : "modality_adapter.dropout",
-                                 said.input, err)) < 0 ||
-        (rc = model_read_dropout(&m->positions_dropout, model, "modality_adapter.dropout_emb",
-                                 said.positions, err)) < 0)
-        return rc;
-    b->inner_dropout = b->dropout;
-    return model_read_dropout(&b->attention_dropout, model, "modality_adapter.dropout_att",
-                              said.encoder_attention, err);
-}
-
-static int check_ranks(const struct s2s_model *model, const struct s2s_nn_conformer_options *b,
-                       struct s2s_error *err)
-{
-    const int ranks = s2s_group_size(model->par->tp);
-    const struct model_cut cuts[] = {
-        {"modality_adapter.n_heads", "attention heads", b->n_heads, b->n_heads % ranks == 0},
-        {"modality_adapter.d_model", "channels", b->width, b->width % ranks == 0},
-        {"modality_adapter.ff_expansion_factor", "columns of a feed-forward", b->inner,
-         b->inner % ranks == 0},
-        {"modality_adapter.conv_norm_type", "channels that layer_norm needs together", b->width,
-         !b->layer_norm || ranks == 1},
-    };
-    return model_check_cuts(model, cuts, sizeof cuts / sizeof *cuts, err);
 }
 
 int model_modality_read(struct modality *m, struct s2s_model *model, int64_t width,
@@ -213,14 +167,15 @@ int model_modality_read(struct modality *m, struct s2s_model *model, int64_t wid
                               (long long)width);
     if (m->kind == MODALITY_LINEAR)
         return read_linear(m, conf, err);
-    if ((rc = read_conformer(m, conf, err)) < 0 || (rc = check_ranks(model, &m->block, err)) < 0)
+    if ((rc = read_conformer(m, conf, err)) < 0)
         return rc;
-    return read_dropout(m, model, err);
+    /* NeMo's defaults leave something out (0.1); here what is not said is 0 */
+    return model_conformer_read(&m->stack, model, &names, err);
 }
 
 void model_modality_release(struct modality *m)
 {
-    free(m->layers);
+    model_conformer_release(&m->stack);
     *m = (struct modality){.kind = MODALITY_IDENTITY};
 }
 
@@ -236,9 +191,7 @@ static void run_first(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
         out[0] = s2s_nn_linear(tape, &m->last, s2s_op_glu(tape, x, NULL, m->act));
         return;
     }
-    if (m->scale_input)
-        x = s2s_op_scale(tape, sqrtf((float)m->inner), x);
-    out[0] = s2s_nn_drop(tape, &m->on_input, &shared->adapted.tp, x);
+    out[0] = model_conformer_enter(tape, &m->stack, &shared->adapted, x);
 }
 
 static void run_layer(struct s2s_tape *tape, const struct s2s_block_ctx *ctx,
@@ -265,24 +218,7 @@ static void add_block(struct s2s_model *model, const struct s2s_block *block, co
         model_add_block(model, block, "modality_adapter.%s.%d", name, idx);
 }
 
-static void add_layer(struct s2s_model *model, struct modality *m, int idx)
-{
-    struct s2s_block block = {.run = run_layer,
-                              .impl = &m->layers[idx],
-                              .n_in = 1,
-                              .n_out = 1,
-                              .param_begin = model->params->n,
-                              .hidden = -1,
-                              .pure = true};
-    char *place = s2s_xasprintf("%smodality_adapter.layers.%d", model->prefix, idx);
-    const struct s2s_nn_ctx ctx = {
-        .params = model->params, .par = model->par, .place = place, .fan_in = true};
-    s2s_nn_conformer_init(&m->layers[idx], &ctx, &m->block);
-    free(place);
-    add_block(model, &block, "layers", idx);
-}
-
-void model_modality_build(struct s2s_model *model, struct modality *m)
+int model_modality_build(struct s2s_model *model, struct modality *m, struct s2s_error *err)
 {
     struct s2s_block block = {.run = run_first,
                               .impl = m,
@@ -292,21 +228,24 @@ void model_modality_build(struct s2s_model *model, struct modality *m)
                               .hidden = -1,
                               .pure = true};
     if (m->kind == MODALITY_IDENTITY)
-        return;
+        return 0;
     char *place = s2s_xasprintf("%smodality_adapter", model->prefix);
     const struct s2s_nn_ctx ctx = {
         .params = model->params, .par = model->par, .place = place, .fan_in = true};
     const bool linear = m->kind == MODALITY_LINEAR;
-    m->on_input = s2s_nn_dropout_at(&ctx, "dropout", m->input_dropout);
-    m->on_positions = s2s_nn_dropout_at(&ctx, "positions", m->positions_dropout);
     s2s_nn_linear_init(&m->first, &ctx, linear ? "linear1" : "pre_encode", m->inner, m->in,
                        !linear || m->bias, S2S_NN_WHOLE);
     if (linear)
         s2s_nn_linear_init(&m->last, &ctx, "linear2", m->out, m->inner, m->bias, S2S_NN_WHOLE);
+    int rc = linear ? 0 : model_conformer_begin(&m->stack, model, &ctx, MODALITY_LAYERS, err);
+    if (rc < 0)
+        goto out;
     add_block(model, &block, linear ? "linear" : "pre_encode", -1);
-    m->layers = s2s_xcalloc((size_t)m->n_layers + 1, sizeof *m->layers);
-    for (int i = 0; i < m->n_layers; i++)
-        add_layer(model, m, i);
+    for (int i = 0; i < m->stack.n_layers; i++) {
+        struct s2s_block layer = {.run = run_layer, .hidden = -1};
+        model_conformer_add_layer(&m->stack, model, i, MODALITY_LAYERS, &layer);
+        add_block(model, &layer, "layers", i);
+    }
     if (!linear && m->out != m->inner) {
         block.run = run_last;
         block.impl = &m->last;
@@ -314,20 +253,17 @@ void model_modality_build(struct s2s_model *model, struct modality *m)
         s2s_nn_linear_init(&m->last, &ctx, "out_proj", m->out, m->inner, true, S2S_NN_WHOLE);
         add_block(model, &block, "out_proj", -1);
     }
+out:
     free(place);
+    return rc;
 }
 
 void model_modality_prepare(const struct modality *m, const struct s2s_pass *pass,
-                            struct model_encoder_shared *shared, struct s2s_tensor *names)
+                            struct model_encoder_shared *shared, const int32_t *cu,
+                            struct s2s_tensor *rows)
 {
     if (m->kind != MODALITY_CONFORMER)
         return;
     shared->adapted = shared->clips;
-    shared->adapted.reach = (struct s2s_reach){0};
-    shared->adapted.tp.inside = shared->adapted.tp.outside = names;
-    shared->adapted.positions =
-        s2s_op_relpos_table(pass->tape, shared->clips.seqs.max_seqlen, m->inner);
-    if (names)
-        shared->adapted.positions =
-            model_drop_positions(pass, &m->on_positions, shared->adapted.positions);
+    model_conformer_prepare(&m->stack, pass, &shared->adapted, cu, rows);
 }

@@ -222,6 +222,8 @@ struct s2s_model_kind {
                                           same in transformers' memory: "backbone.", "model." */
     const char *const *unused; /* NULL, or NULL-ended: tensors that files may have and the config
                                   makes superfluous */
+    /* NULL, or whether files may have a tensor of this name as one more copy of another one */
+    bool (*is_copy)(const struct s2s_model *model, const char *name);
     const char *dropped; /* files may have tensors whose names begin so: of layers that are not
                             built; NULL: none */
     /* Reads the config, adds parameters and blocks. model->kind, params, prefix, par, conf are

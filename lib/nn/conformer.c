@@ -11,14 +11,25 @@
 
 static const float NORM_EPS = 1e-5f;
 
-static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
-                          const struct s2s_nn_conformer_options *o)
+void s2s_nn_conformer_share(struct s2s_nn_conformer_options *o, const struct s2s_nn_ctx *ctx)
 {
     struct s2s_param_spec bias = {
         .n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}, .flags = S2S_PARAM_F32};
     bias = s2s_nn_cut_along(bias, ctx, 0);
-    layer->u = o->absolute ? NULL : s2s_nn_add(ctx, "self_attn", "bias_u", bias);
-    layer->v = o->absolute ? NULL : s2s_nn_add(ctx, "self_attn", "bias_v", bias);
+    o->u = s2s_nn_add(ctx, "self_attn", "bias_u", bias);
+    o->v = s2s_nn_add(ctx, "self_attn", "bias_v", bias);
+}
+
+static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
+                          const struct s2s_nn_conformer_options *o)
+{
+    struct s2s_nn_conformer_options own = *o;
+    if (!o->absolute && !o->u)
+        s2s_nn_conformer_share(&own, ctx);
+    layer->u = own.u;
+    layer->v = own.v;
+    layer->n_heads = o->n_heads / s2s_group_size(ctx->par->tp);
+    layer->dim = o->width / o->n_heads;
     s2s_nn_linear_init(&layer->q, ctx, "self_attn.q_proj", o->width, o->width, o->attention_bias,
                        S2S_NN_COLUMN);
     s2s_nn_linear_init(&layer->k, ctx, "self_attn.k_proj", o->width, o->width, o->attention_bias,
@@ -89,6 +100,44 @@ void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_c
     s2s_nn_layernorm_init(&layer->norm_out, ctx, "norm_out", o->width);
 }
 
+/* Spans of a clip of n rows from `first` on: itself, or its chunks. Gives how many. */
+static int64_t span_clip(struct s2s_span *to, const struct s2s_nn_clips *clips, int32_t first,
+                         int32_t n)
+{
+    const struct s2s_reach *r = &clips->reach;
+    int64_t n_spans = 0;
+    if (r->chunk <= 1) {
+        const bool all = r->chunk == 0 || (r->after >= n && clips->window == 0);
+        *to = (struct s2s_span){first, n, first, n, S2S_SPAN_ALL};
+        if (!all) /* further than a clip's end is no further than that of the longest */
+            to->shift =
+                (int32_t)(r->after < clips->seqs.max_seqlen ? r->after : clips->seqs.max_seqlen);
+        return 1;
+    }
+    for (int64_t at = 0; at < n; at += r->chunk) {
+        const int64_t begin = s2s_reach_begin(r, at), end = s2s_reach_end(r, at, n);
+        const int64_t nq = n - at < r->chunk ? n - at : r->chunk;
+        to[n_spans++] = (struct s2s_span){first + (int32_t)at, (int32_t)nq, first + (int32_t)begin,
+                                          (int32_t)(end - begin), S2S_SPAN_ALL};
+    }
+    return n_spans;
+}
+
+void s2s_nn_clips_span(struct s2s_tape *tape, struct s2s_nn_clips *clips, const int32_t *cu)
+{
+    const struct s2s_reach *r = &clips->reach;
+    const int64_t n_rows = clips->seqs.n_rows, most = clips->seqs.max_seqlen;
+    struct s2s_span *spans = s2s_xmalloc((size_t)(n_rows + clips->seqs.n_seqs + 1) * sizeof *spans);
+    int64_t n = 0;
+    clips->window = 0;
+    if (r->chunk == 1 && r->before < most)
+        clips->window = r->before + (r->after < most ? r->after : most) + 1;
+    for (int64_t k = 0; k < clips->seqs.n_seqs; k++)
+        n += span_clip(spans + n, clips, cu[k], cu[k + 1] - cu[k]);
+    clips->spans = s2s_op_spans_of(tape, spans, n, n_rows, n_rows);
+    free(spans);
+}
+
 void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const int32_t *cu_frames,
                       int64_t padded_frames)
 {
@@ -128,24 +177,48 @@ static struct s2s_tensor *feed_forward(struct s2s_tape *tape, const struct s2s_n
     return s2s_nn_linear_leave(tape, &ff[1], tp, inner);
 }
 
+/* Attention that does not look at positions. */
+static struct s2s_tensor *attend_plainly(struct s2s_tape *tape,
+                                         const struct s2s_nn_conformer *layer, struct s2s_tensor *q,
+                                         struct s2s_tensor *k, struct s2s_tensor *value,
+                                         const struct s2s_nn_clips *clips)
+{
+    const struct s2s_attention_shape shape = {.n_heads = layer->n_heads,
+                                              .n_kv_heads = layer->n_heads,
+                                              .dim = layer->dim,
+                                              .window = clips->window,
+                                              .dropout = layer->probabilities.rate,
+                                              .site = layer->probabilities.site,
+                                              .first_head =
+                                                  s2s_group_rank(clips->tp.group) * layer->n_heads};
+    return s2s_op_attention(tape, q, k, value, &clips->spans, &shape);
+}
+
 static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
                                  struct s2s_tensor *x, const struct s2s_nn_clips *clips)
 {
     struct s2s_tensor *inside = s2s_nn_enter(tape, &clips->tp, x);
+    struct s2s_tensor *q = s2s_nn_linear(tape, &layer->q, inside),
+                      *k = s2s_nn_linear(tape, &layer->k, inside),
+                      *value = s2s_nn_linear(tape, &layer->value, inside);
+    if (!layer->u) {
+        s2s_tape_discard(tape, x);
+        x = attend_plainly(tape, layer, q, k, value, clips);
+        return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);
+    }
     struct s2s_relattention_inputs in = {
-        .q = s2s_nn_linear(tape, &layer->q, inside),
-        .k = s2s_nn_linear(tape, &layer->k, inside),
-        .value = s2s_nn_linear(tape, &layer->value, inside),
-        .p = layer->u ? s2s_nn_linear(tape, &layer->relative_k, clips->positions)
-                      : clips->no_positions,
-        .u = layer->u ? layer->u->tensor : clips->no_bias,
-        .v = layer->v ? layer->v->tensor : clips->no_bias,
+        .q = q,
+        .k = k,
+        .value = value,
+        .p = s2s_nn_linear(tape, &layer->relative_k, clips->positions),
+        .u = layer->u->tensor,
+        .v = layer->v->tensor,
         .dropout = {.rate = layer->probabilities.rate,
                     .site = layer->probabilities.site,
-                    .rows = clips->tp.inside},
+                    .rows = clips->tp.inside,
+                    .first = s2s_group_rank(clips->tp.group) * layer->n_heads},
         .reach = clips->reach,
     };
-    in.dropout.first = s2s_group_rank(clips->tp.group) * s2s_tensor_rows(in.u);
     s2s_tape_discard(tape, x);
     x = s2s_op_relattention(tape, &in, &clips->seqs);
     return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);

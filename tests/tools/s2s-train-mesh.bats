@@ -170,13 +170,15 @@ mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | s.yaml model.llm.freeze=true t
 LINES
 }
 
-@test "encoders of other subsampling, positions and context learn as one process" {
+@test "encoders of other subsampling, positions, context and shared biases learn as one process" {
     speech
-    equal <<'LINES'
-mesh.tp=2 mesh.sequence_parallel=true train.recompute=full | s.yaml model.encoder.override={"subsampling":"vggnet","self_attention_model":"abs_pos"} train.steps=2
+    layers='{"type":"conformer","d_model":12,"n_layers":2,"n_heads":2,"conv_kernel_size":3,"untie_biases":false,"att_context_size":[3,3]}'
+    equal <<LINES
+mesh.tp=2 mesh.sequence_parallel=true train.recompute=full | s.yaml model.encoder.override={"subsampling":"vggnet","self_attention_model":"abs_pos"} train.steps=2 train.dropout=0.1
+mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | s.yaml model.encoder.override={"untie_biases":false,"modality_adapter":$layers} train.steps=2
 mesh.cp=2 mesh.dp=2 | s.yaml model.encoder.override={"subsampling":"striding","self_attention_model":"abs_pos","att_context_size":[4,2]} train.steps=2
-mesh.tp=2 mesh.cp=2 | s.yaml model.encoder.override={"subsampling":"striding_conv1d","att_context_size":[5,2],"conv_context_size":[3,1]} train.steps=2
-mesh.cp=2 mesh.pp=2 | s.yaml model.encoder.override={"subsampling":"dw_striding_conv1d","att_context_size":[4,1],"att_context_style":"chunked_limited"} train.steps=2
+mesh.tp=2 mesh.cp=2 | s.yaml model.encoder.override={"subsampling":"striding_conv1d","att_context_size":[5,2],"conv_context_size":[3,1],"untie_biases":false} train.steps=2
+mesh.cp=2 mesh.pp=2 | s.yaml model.encoder.override={"subsampling":"dw_striding_conv1d","att_context_size":[4,1],"att_context_style":"chunked_limited","untie_biases":false} train.steps=2
 LINES
 }
 

@@ -140,9 +140,9 @@ PY
         says "modality_adapter.$text"
     done <<'LINES'
 {feat_in: 5}|feat_in: 5, but the encoder is 32 wide
-{untie_biases: false}|untie_biases: expected true
-{att_context_size: [-1, 3]}|att_context_size: expected [-1, -1]
-{self_attention_model: "abs_pos"}|self_attention_model: expected rel_pos
+{att_context_size: [-1]}|att_context_size: expected [left, right]
+{self_attention_model: "rope"}|self_attention_model: expected one of
+{conv_context_size: [3, 4]}|conv_context_size: expected two numbers that add up to 30
 {subsampling_factor: 2}|subsampling_factor: expected 1
 {conv_kernel_size: 4}|conv_kernel_size: 4 is even
 {att_softcap: 3}|att_softcap: not a key of modality_adapter that is known
@@ -160,7 +160,7 @@ LINES
         exits 1 s2s-train probe --model model --inputs "$M/parakeet_encoder/inputs.safetensors" --out out
         says "$text"
     done <<'LINES'
-{untie_biases: false}|untie_biases: expected true
+{untie_biases: false}|layers.0.self_attn.bias_u and layers.1.self_attn.bias_u differ, but untie_biases: false says that layers share one
 {self_attention_model: "rope"}|self_attention_model: expected one of rel_pos, rel_pos_local_attn, abs_pos
 {att_context_size: [6, 3], att_context_style: "chunked_limited"}|att_context_size: 6 frames before are no whole number of chunks of 4
 {att_context_size: [6, 3, 2]}|att_context_size: expected [left, right]
@@ -172,7 +172,9 @@ LINES
 {conv_context_size: [3, 4]}|conv_context_size: expected two numbers that add up to 8
 {conv_context_size: "past"}|conv_context_size: expected causal or [left, right]
 {global_tokens: 2}|global_tokens:
-{subsampling: "vggnet"}|subsampling: expected
+{subsampling: "conv"}|subsampling: expected one of dw_striding, striding, vggnet
+{subsampling: "vggnet", causal_downsampling: true}|causal_downsampling: a subsampling of vggnet sees what follows
+{subsampling: "vggnet"}|subsampling.layers.2.weight is [8, 1, 3, 3]; the config asks for [8, 8, 3, 3]
 {conv_norm_type: "group_norm"}|conv_norm_type: expected
 {attention_softcap: 30}|attention_softcap: not a key of parakeet_encoder that is known
 LINES

@@ -31,6 +31,10 @@ ADAPTERS = [
      "ff_expansion_factor": 2, "conv_norm_type": "batch_norm", "self_attention_model": "rel_pos", "untie_biases": True},
     {"type": "conformer", "d_model": 16, "n_layers": 1, "n_heads": 2, "feat_out": 10, "conv_kernel_size": 3, "xscaling": False,
      "conv_norm_type": "layer_norm", "use_bias": False},
+    {"type": "conformer", "d_model": 16, "n_layers": 2, "n_heads": 2, "conv_kernel_size": 5, "conv_context_size": "causal", "untie_biases": False,
+     "att_context_size": [4, 2]},
+    {"type": "conformer", "d_model": 16, "n_layers": 2, "n_heads": 4, "conv_kernel_size": 3, "self_attention_model": "abs_pos",
+     "att_context_size": [4, 1], "att_context_style": "chunked_limited"},
 ]
 
 
@@ -61,9 +65,12 @@ def make_weights(a, generator):
             linear(at + ff + ".linear2", d, d * a.get("ff_expansion_factor", 4), bias)
         for m in "qkvo":
             linear(at + "self_attn.%s_proj" % m, d, d, bias)
-        linear(at + "self_attn.relative_k_proj", d, d, False)
-        for m in "uv":
-            add(at + "self_attn.bias_" + m, a["n_heads"], d // a["n_heads"])
+        if a.get("self_attention_model") != "abs_pos":
+            linear(at + "self_attn.relative_k_proj", d, d, False)
+            for m in "uv":
+                add(at + "self_attn.bias_" + m, a["n_heads"], d // a["n_heads"])
+                if a.get("untie_biases", True) is False:  # files have a copy for each layer
+                    w[at + "self_attn.bias_" + m] = w["layers.0.self_attn.bias_" + m].clone()
         for name, shape in (("pointwise_conv1", (2 * d, d, 1)), ("depthwise_conv", (d, 1, a["conv_kernel_size"])), ("pointwise_conv2", (d, d, 1))):
             add(at + "conv.%s.weight" % name, *shape)
             if bias:
@@ -78,6 +85,26 @@ def make_weights(a, generator):
     if a.get("feat_out", -1) > 0:
         linear("out_proj", a["feat_out"], d)
     return w
+
+
+def mask_of(kind):
+    """Who sees whom of t frames: [t, t]."""
+    size = kind.get("att_context_size", [-1, -1])
+    left, right = size[0] if isinstance(size[0], list) else size
+
+    def mask(t):
+        sees = torch.ones(t, t, dtype=torch.bool)
+        if kind.get("att_context_style") == "chunked_limited" and right >= 0:
+            chunk = torch.arange(t) // (right + 1)
+            apart = chunk[:, None] - chunk[None]
+            return sees & (apart >= 0) & (apart <= (left // (right + 1) if left >= 0 else 10000))
+        sees = sees.triu(-left) if left >= 0 else sees
+        return sees.tril(right) if right >= 0 and kind.get("att_context_style") != "chunked_limited" else sees
+    return mask
+
+
+def is_copy(a, name):
+    return a.get("untie_biases", True) is False and "self_attn.bias_" in name and not name.startswith("layers.0.")
 
 
 def silu(x):
@@ -142,6 +169,10 @@ def adapter(a, w, x, valid):
     if "d_model" not in a:
         return x
     x = affine(w, "pre_encode", x) * (math.sqrt(a["d_model"]) if a.get("xscaling", True) else 1)
+    if a.get("self_attention_model") == "abs_pos":
+        x = x + sinusoids(torch.arange(x.shape[1], dtype=x.dtype), a["d_model"])
+    if "att_context_size" in a:
+        a = dict(a, sees=mask_of(a), before=a["conv_kernel_size"] - 1 if a.get("conv_context_size") else a["conv_kernel_size"] // 2)
     x = layers(a, w, x, valid)
     return affine(w, "out_proj", x) if "out_proj.weight" in w else x
 
@@ -163,6 +194,7 @@ def reference(a, weights, inputs, target, alone):
     encoder = ParakeetEncoder.from_pretrained(BASE, dtype=torch.float32, attn_implementation="eager").double().eval()
     encoder.encode_positions = type(encoder.encode_positions)(encoder.config).double()
     w = {n: t.clone().requires_grad_("running" not in n) for n, t in weights.items()}
+    w.update({n: w["layers.0" + n[n.index(".self_attn"):]] for n in w if is_copy(a, n)})
     features, mask = inputs["input_features"].double(), inputs["attention_mask"].bool()
     batches = [(features[i:i + 1, :int(m.sum())], m[None, :int(m.sum())]) for i, m in enumerate(mask)] if alone else [(features, mask)]
     outs = []
@@ -175,7 +207,7 @@ def reference(a, weights, inputs, target, alone):
     loss = sum(0.5 * ((y - t) ** 2).sum() for y, t in zip(outs, wanted)) / sum(y.numel() for y in outs)
     loss.backward()
     grads = {n: p.grad for n, p in encoder.named_parameters()}
-    grads.update({"modality_adapter." + n: t.grad for n, t in w.items() if t.grad is not None})
+    grads.update({"modality_adapter." + n: t.grad for n, t in w.items() if t.grad is not None and not is_copy(a, n)})
     return loss.item(), torch.cat(outs).detach(), grads
 
 
@@ -207,7 +239,8 @@ def check(a, tmp, *options):
     save_file(dict(inputs, target=target), tmp + "/inputs.safetensors")
     got = run(tmp, *options)
     worst = 0
-    for alone in (False, True):
+    # a frame of padding may see no frame of its clip
+    for alone in (False, True) if a.get("att_context_size", [-1, -1]) == [-1, -1] else (True,):
         loss, out, grads = reference(a, weights, inputs, target, alone)
         worst = max(worst, abs(got["loss"].item() - loss) / loss)
         largest = max(g.abs().max() for g in grads.values())
@@ -216,7 +249,7 @@ def check(a, tmp, *options):
                 f = far(got["grad/" + n], g)
                 assert f < 2e-4, (n, f, alone)
                 worst = max(worst, f)
-    missing = [n for n in weights if "running" not in n and "grad/modality_adapter." + n not in got]
+    missing = [n for n in weights if "running" not in n and not is_copy(a, n) and "grad/modality_adapter." + n not in got]
     assert not missing, missing
     print("%-60s %.1e" % (a.get("type", a.get("_target_", "").split(".")[-1]) + " " + " ".join(options), worst))
     return worst

@@ -32,6 +32,8 @@ KINDS = [{"att_context_size": [5, 3]}, {"att_context_size": [-1, 2]}, {"att_cont
          {"causal_downsampling": True, "subsampling_factor": 2}, {"subsampling": "dw_striding", "subsampling_factor": 32},
          {"subsampling": "vggnet", "subsampling_factor": 4}, {"subsampling": "vggnet"}, {"subsampling": "striding_conv1d", "subsampling_factor": 4},
          {"subsampling": "striding_conv1d", "causal_downsampling": True}, {"subsampling": "dw_striding_conv1d"},
+         {"untie_biases": False}, {"untie_biases": False, "att_context_size": [6, 1]}, {"self_attention_model": "abs_pos", "att_context_size": [4, -1]},
+         {"self_attention_model": "abs_pos", "att_context_size": [-1, 3]}, {"self_attention_model": "abs_pos", "att_context_size": [3, 2]},
          {"subsampling": "dw_striding_conv1d", "subsampling_factor": 2}, {"subsampling": "dw_striding", "subsampling_factor": 1}]
 RELU, POOL = "relu", "pool"
 
@@ -94,23 +96,7 @@ def check_streaming(left, right, inputs):
             lambda: {n: p.grad for n, p in weights.items()})
 
 
-# ---- NeMo's masks ----
-
-def mask_of(kind):
-    """Who sees whom of t frames: [t, t]."""
-    size = kind.get("att_context_size", [-1, -1])
-    left, right = size[0] if isinstance(size[0], list) else size
-
-    def mask(t):
-        sees = torch.ones(t, t, dtype=torch.bool)
-        if kind.get("att_context_style") == "chunked_limited" and right >= 0:
-            chunk = torch.arange(t) // (right + 1)
-            apart = chunk[:, None] - chunk[None]
-            return sees & (apart >= 0) & (apart <= (left // (right + 1) if left >= 0 else 10000))
-        sees = sees.triu(-left) if left >= 0 else sees
-        return sees.tril(right) if right >= 0 and kind.get("att_context_style") != "chunked_limited" else sees
-    return mask
-
+# ---- NeMo's subsampling ----
 
 def layers_of(kind, base):
     """NeMo's list in front of the encoder: (number, class, inputs, outputs, kernel) of what has weights, RELU and POOL between."""
@@ -181,7 +167,7 @@ def check(kind, inputs):
         base = json.load(f)
     width, kernel = base["hidden_size"], base["conv_kernel_size"]
     sides = kind.get("conv_context_size", [kernel // 2, kernel // 2])
-    a = {"n_layers": base["num_hidden_layers"], "n_heads": base["num_attention_heads"], "conv_kernel_size": kernel, "sees": mask_of(kind),
+    a = {"n_layers": base["num_hidden_layers"], "n_heads": base["num_attention_heads"], "conv_kernel_size": kernel, "sees": m.mask_of(kind),
          "before": kernel - 1 if sides == "causal" else sides[0]}
     encoder = m.ParakeetEncoder.from_pretrained(m.BASE, dtype=torch.float32, attn_implementation="eager").double().eval()
     stored = load_file(m.BASE + "/model.safetensors")
@@ -193,6 +179,10 @@ def check(kind, inputs):
         stored = {n: t for n, t in stored.items() if "bias_u" not in n and "bias_v" not in n and "relative_k" not in n}
     w = {n: t.double() for n, t in stored.items() if (own or not n.startswith("subsampling")) and t.is_floating_point()}
     w = {n: t.requires_grad_("running" not in n) for n, t in w.items()}
+    shares = [n for n in w if kind.get("untie_biases", True) is False and "self_attn.bias_" in n and not n.startswith("layers.0.")]
+    for n in shares:  # NeMo's files have a copy for each layer
+        first = "layers.0" + n[n.index(".self_attn"):]
+        w[n], stored[n] = w[first], stored[first].clone()
     outs = []
     for x in clips(inputs):
         y = subsample(kind, base, w, x) if own else encoder.subsampling(x[None], torch.ones(1, len(x), dtype=torch.bool))
@@ -201,7 +191,7 @@ def check(kind, inputs):
             y = y + m.sinusoids(torch.arange(y.shape[1], dtype=y.dtype), width)
         outs.append(m.layers(a, w, y, torch.ones(y.shape[:2], dtype=torch.bool))[0])
     def grads():
-        found = {n: t.grad for n, t in w.items()}
+        found = {n: t.grad for n, t in w.items() if n not in shares}
         if not own:
             found.update(("subsampling." + n, p.grad) for n, p in encoder.subsampling.named_parameters())
         return found

@@ -30,8 +30,11 @@ struct audio_container {
 int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err);
 
-/* Does audio_container_check look at nothing behind the first n bytes of the file? */
+/* Does audio_container_check look at nothing after the first n bytes of the file? */
 bool audio_container_needs_head(const unsigned char *head, size_t n);
+
+/* What a file is that libsndfile does not read ("MPEG-4 (m4a, mp4, mov)", ..); NULL: not known. */
+const char *audio_foreign_kind(const unsigned char *bytes, size_t len);
 
 /* What takes the whole of a file to find out. */
 struct audio_facts {

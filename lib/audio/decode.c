@@ -198,6 +198,12 @@ static int open_snd(struct reader *reader, bool is_checked, struct s2s_error *er
 {
     SF_INFO info;
     reader->snd = open_memory(&info, &reader->memory);
+    const char *foreign =
+        reader->snd ? NULL : audio_foreign_kind(reader->memory.bytes, (size_t)reader->memory.len);
+    if (foreign) {
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is not decoded here", foreign);
+        return s2s_error_hint(err, rc, "make FLAC of it: ffmpeg -i IN -c:a flac OUT.flac");
+    }
     if (!reader->snd) {
         int rc = s2s_error_set(err, S2S_E_FORMAT, "not a sound file that can be read: %s",
                                sf_strerror(NULL));

@@ -571,3 +571,25 @@ PY
     exits 1 s2s-pack --tar e/list.json --tokenizer "$tok" --batch-size 1 -o no.s2s
     says "e/1.tar: has 3 samples, where the list of shards says 4"
 }
+
+@test "sound that nobody decodes here is named, with what makes FLAC of it" {
+    local kind words
+    while IFS='|' read -r kind words; do
+        printf "$kind" >x.snd
+        head -c 4000 /dev/zero >>x.snd
+        echo '{"audio_filepath": "x.snd", "duration": 1, "text": "hi"}' >m.jsonl
+        exits 1 s2s-pack --manifest m.jsonl --tokenizer "$tok" --batch-size 1 -o no.s2s
+        says "m.jsonl:1: x.snd: $words is not decoded here"
+        says "ffmpeg -i IN -c:a flac OUT.flac"
+    done <<'END'
+\0\0\0\x20ftypM4A |MPEG-4 (m4a, mp4, mov)
+\x1a\x45\xdf\xa3\x9f|Matroska (webm, mka, mkv)
+\x30\x26\xb2\x75\x8e|ASF (wma)
+\xff\xf1\x50\x80|AAC
+#!AMR\n|AMR
+wvpk|WavPack
+END
+    echo '{"audio_filepath": "wav/w0.wav", "duration": 0.3, "text": "hi"}' >>m.jsonl
+    pack --manifest m.jsonl --batch-size 1 --bad skip --report r.json -o out.s2s
+    [ "$(jq '[.samples, (.skipped | length)] | @csv' -r r.json)" = 1,1 ]
+}

@@ -114,15 +114,10 @@ same() {
 
 # flip FILE OFFSET [BIT]: one bit of a file
 flip() {
-    python3 - "$1" "$2" "${3:-0}" <<'PY'
-import sys
-path, offset, bit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-with open(path, "r+b") as f:
-    f.seek(offset)
-    byte = f.read(1)[0]
-    f.seek(offset)
-    f.write(bytes([byte ^ (1 << bit)]))
-PY
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1") && [ -n "$byte" ] || return 1
+    # shellcheck disable=SC2059 # the byte is the format
+    printf "\\x$(printf %02x $((byte ^ 1 << ${3:-0})))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
 # no_litter FOLDER NAME...: the folder holds these names and nothing else (no temporary files, no half outputs)

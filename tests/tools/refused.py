@@ -1,6 +1,6 @@
 # Runs s2s-ckpt over checkpoints that lie, of which each must be refused by name, in little time and memory, and with nothing written:
 # refused.py LIST LEAST COMMAND... where LIST has lines "NAME<tab>what is said", at least LEAST of them, and {} in a COMMAND is cases/NAME.
-# One COMMAND in turn is run for each, or (S2S_LONG is set) all of them.
+# One COMMAND in turn is run for each, or (S2S_LONG is set) all of them; of the cases that take long, one in turn.
 import os, resource, subprocess, sys, time
 
 path, least, commands = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -41,7 +41,10 @@ def refuse(command, name, text):
     return problem and "%s: %s" % (problem, said[:2000])
 
 
+slow = ["pt_keys_of_tuples.pt", "pt_many_floats.pt", "pt_many_buffers.pt", "pt_many_empty.pt", "pt_keys_of_bytes.pt"]
 for i, (name, text) in enumerate(cases):
+    if name in slow and name != slow[day % len(slow)] and not os.environ.get("S2S_LONG"):
+        continue
     for command in commands if os.environ.get("S2S_LONG") else [commands[(i + day) % len(commands)]]:
         words = ["s2s-ckpt"] + [word.replace("{}", "cases/" + name) for word in command.split(" ")]
         problem = refuse(words, name, text)

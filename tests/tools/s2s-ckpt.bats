@@ -224,15 +224,15 @@ converted() {
     [ "$status" -eq 0 ] || { echo "$output" >&2; return 1; }
 }
 
+# name, dtype, shape and digest of each tensor
 digests() {
-    s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
-for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])'
+    s2s-ckpt ls --sha256 "$1" | grep -v $'\tobject\t' | cut -f 1-3,5
 }
 
 # the same with the shapes before flattening, which a safetensors file has
 unflattened() {
     s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
-for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t.get("orig_shape", t["shape"]), t.get("orig_sha256", t["sha256"]))'
+for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t.get("orig_shape", t["shape"]), t.get("orig_sha256", t["sha256"]), sep="\t")'
 }
 
 # shapes before flattening, which only torch_dist can say
@@ -1055,16 +1055,12 @@ PY
 @test "reshard: any number of files, every tensor and object as it was" {
     for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore016_hybrid_tp2pp2ep2 mcore012_torch24_flattened_tp2 dcp_plain; do
         turn || continue
-        s2s-ckpt ls --json --sha256 "$DATA/$name" | python3 -c 'import json,sys; d=json.load(sys.stdin)
-for t in d["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])
-for o in d["objects"]: print(o["name"])' >want
+        s2s-ckpt ls --sha256 "$DATA/$name" | cut -f 1-3,5 >want
         originals "$DATA/$name" >want.originals
         for n in 1 3 16; do
             rm -rf out
             exits 0 s2s-ckpt reshard -q --files $n "$DATA/$name" out
-            s2s-ckpt ls --json --sha256 out | python3 -c 'import json,sys; d=json.load(sys.stdin)
-for t in d["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])
-for o in d["objects"]: print(o["name"])' >got
+            s2s-ckpt ls --sha256 out | cut -f 1-3,5 >got
             same want got
             originals out >got
             same want.originals got
@@ -1724,8 +1720,11 @@ with wave.open("tone.wav", "wb") as w:
 with_yaml() { # NAME SED..
     local name=$1
     shift
-    rm -rf unpacked && mkdir unpacked && tar -C unpacked -xf "$DATA/tiny.nemo"
-    sed -i "$@" unpacked/model_config.yaml
+    if [ ! -e good.yaml ]; then
+        mkdir -p unpacked && tar -C unpacked -xf "$DATA/tiny.nemo"
+        cp unpacked/model_config.yaml good.yaml
+    fi
+    sed "$@" good.yaml >unpacked/model_config.yaml
     tar -C unpacked -cf "$name" .
 }
 
@@ -1827,16 +1826,13 @@ assert made == base64.b64encode(b'$map').decode(), made"
     feature() { # SED KEY VALUE
         with_yaml one.nemo "$1"
         rm -rf out && s2s-ckpt convert -q --to hf one.nemo out
-        python3 -c "
-import json, sys
-got = json.load(open('out/preprocessor_config.json'))['$2']
-assert got == $3, got"
+        grep -Eq "^ *\"$2\": $3,?\$" out/preprocessor_config.json || { echo "$1: $(grep "$2" out/preprocessor_config.json)" >&2; return 1; }
     }
     feature 's/sample_rate: 16000/sample_rate: 22050/' hop_length 220
     feature 's/sample_rate: 16000/sample_rate: 22050/' win_length 551
     feature '/window_size/d' win_length 320
     feature 's/window_size: 0.025/window_size: null\n  n_window_size: 200/; /n_fft/d' n_fft 256
-    feature 's/dither.*/preemph: null/' preemphasis 0
+    feature 's/dither.*/preemph: null/' preemphasis 0.0
     feature 's/dither.*/preemph: 0.9/' preemphasis 0.9
     feature 's/dither.*/highfreq: 8000\n  lowfreq: 0\n  log: true\n  mag_power: 2.0\n  log_zero_guard_value: 5.960464477539063e-08/' feature_size 16
     for odd in 's/normalize: per_feature/normalize: NA/' 's/normalize: per_feature/normalize: null/' 's/window: hann/window: hamming/' \

@@ -1,5 +1,6 @@
 """make_hostile.py OUT: checkpoints that lie, a folder or file each in OUT, and OUT/cases.tsv: path, and a piece of what must be said of
 it. Plain Python; nothing here runs anything of theirs."""
+import gzip
 import hashlib
 import io
 import json
@@ -210,13 +211,17 @@ torch("tar", b"pickle" + b"\0" * 251 + b"ustar\0" + b"00" + b"\0" * 1000, "tar")
 
 
 def ranks_linked(n):
-    raw, weights = io.BytesIO(), zipped(b"\x80\x02}" + text("0") + rebuild() + b"q\1s" + b"".join(text(str(i)) + b"h\1s" for i in range(1, 20000)) + b".", floats)
-    with tarfile.open(fileobj=raw, mode="w:gz") as t:
-        for i in range(n):
-            info = tarfile.TarInfo("tp_rank_%02d_pp_rank_%03d/model_weights.ckpt" % divmod(i, 1000))
-            info.type, info.linkname, info.size = (tarfile.LNKTYPE, "tp_rank_00_pp_rank_000/model_weights.ckpt", 0) if i else (tarfile.REGTYPE, "", len(weights))
-            t.addfile(info, None if i else io.BytesIO(weights))
-    return raw.getvalue()
+    weights = zipped(b"\x80\x02}" + text("0") + rebuild() + b"q\1s" + b"".join(text(str(i)) + b"h\1s" for i in range(1, 20000)) + b".", floats)
+    first = tarfile.TarInfo("tp_rank_00_pp_rank_000/model_weights.ckpt")
+    first.size = len(weights)
+    raw = [first.tobuf(tarfile.USTAR_FORMAT), weights, bytes(-len(weights) % 512)]
+    first.size, first.type, first.linkname = 0, tarfile.LNKTYPE, first.name
+    head = first.tobuf(tarfile.USTAR_FORMAT)
+    others = sum(head[22:148]) + 256 + sum(head[156:])  # of the sum, in which its own field counts as spaces
+    for i in range(1, n):
+        name = b"tp_rank_%02d_pp_rank_%03d" % divmod(i, 1000)
+        raw += [name, head[22:148], b"%06o\0 " % (others + sum(name)), head[156:]]
+    return gzip.compress(b"".join(raw) + bytes(1024), 1)
 
 
 put("links.nemo", ranks_linked(20000), "the same again and again")

@@ -12,6 +12,7 @@
 static const char *program_name = "s2s";
 static int rank_shown = -1;
 static int default_level = S2S_LOG_WARN;
+static const char *only_room;
 static void (*listener)(const char *text);
 
 static int level_by_name(const char *name, size_t len)
@@ -30,6 +31,11 @@ void s2s_log_set_verbosity(int verbosity)
         default_level = S2S_LOG_ERROR;
     if (default_level > S2S_LOG_DEBUG)
         default_level = S2S_LOG_DEBUG;
+}
+
+void s2s_log_set_only(const char *room)
+{
+    only_room = room;
 }
 
 void s2s_log_init(const char *program, int verbosity)
@@ -56,7 +62,8 @@ const char *s2s_log_program(void)
 /* The level of a room: from the last matching word of S2S_LOG, otherwise from -v and -q. */
 static int level_of(const char *room)
 {
-    int level = default_level;
+    const bool is_muted = only_room && strcmp(room, only_room) != 0;
+    int level = is_muted ? S2S_LOG_ERROR : default_level;
     const char *word = getenv("S2S_LOG");
     while (word && *word) {
         size_t len = strcspn(word, ",");

@@ -17,6 +17,8 @@ enum s2s_log_level { S2S_LOG_ERROR, S2S_LOG_WARN, S2S_LOG_INFO, S2S_LOG_DEBUG };
 void s2s_log_init(const char *program, int verbosity);
 void s2s_log_set_verbosity(int verbosity); /* -1 quiet, 0 warn, 1 info, 2 debug; S2S_LOG refines */
 void s2s_log_set_rank(int world_rank);     /* from then on "program[rank]" */
+/* Of other rooms than this one errors alone are shown; S2S_LOG refines, too. */
+void s2s_log_set_only(const char *room);
 const char *s2s_log_program(void);
 bool s2s_log_on(enum s2s_log_level level, const char *room);
 /* From now on `heard` gets each error and warning, on the thread that logs it, also those that are

@@ -107,7 +107,7 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     if (!mesh->alone) {
         s2s_mesh_note(mesh, -1, "end");
         s2s_comm_barrier(mesh->world);
-        mesh_watch_stop(mesh);
+        mesh_watch_last(mesh);
     }
     for (size_t i = 0; i < mesh->n_comms; i++)
         mesh_comm_free(mesh->comms[i]);
@@ -121,6 +121,8 @@ void s2s_mesh_close(struct s2s_mesh *mesh)
     }
     if (mesh->backend->finalize)
         mesh->backend->finalize(mesh);
+    if (!mesh->alone)
+        mesh_watch_stop(mesh);
     free(mesh->links);
     free(mesh->watch.flights);
     free(mesh->comms);

@@ -134,6 +134,7 @@ struct mesh_watch {
     int n_rows;
     struct mesh_slot *slots, *mine; /* [n_slots] of this node, or one of our own */
     int n_slots;
+    bool outlives; /* slots stay where they are when the backend has ended */
     struct mesh_slot own;
 };
 
@@ -255,7 +256,8 @@ _Noreturn void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const cha
                               int status);
 
 void mesh_watch_start(struct s2s_mesh *mesh);
-void mesh_watch_stop(struct s2s_mesh *mesh);
+void mesh_watch_last(struct s2s_mesh *mesh); /* no operation comes after this; collective */
+void mesh_watch_stop(struct s2s_mesh *mesh); /* once the backend has ended */
 void mesh_watch_note(struct s2s_mesh *mesh);
 /* Whether another rank of this node has said why the job ends. */
 bool mesh_watch_was_told(const struct s2s_mesh *mesh);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -380,6 +381,20 @@ static void mpi_finalize(struct s2s_mesh *mesh)
     MPI_Finalize();
 }
 
+/* The window's memory at a second address, where it stays when MPI has ended; false: it cannot. */
+static bool keep_slots(struct mesh_watch *watch)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)watch->slots;
+    const size_t before = at % page;
+    const size_t len = before + sizeof *watch->slots * (size_t)watch->n_slots;
+    /* an old length of 0 maps what is shared again */
+    char *again = mremap((void *)(at - before), 0, len, MREMAP_MAYMOVE);
+    if (again == MAP_FAILED)
+        return false;
+    watch->slots = (struct mesh_slot *)(again + before);
+    return true;
+}
+
 /* Ranks of one node see each other's slots; without shared memory each sees its own. */
 static void share_slots(struct s2s_mesh *mesh, struct mpi_node *node)
 {
@@ -403,6 +418,7 @@ static void share_slots(struct s2s_mesh *mesh, struct mpi_node *node)
     }
     watch->slots = base;
     watch->n_slots = size;
+    watch->outlives = keep_slots(watch);
     watch->mine = watch->slots + rank;
 }
 

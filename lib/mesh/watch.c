@@ -298,12 +298,8 @@ void mesh_watch_start(struct s2s_mesh *mesh)
         s2s_warn("mesh", "no thread for the watch: waits have no time limit");
 }
 
-void mesh_watch_stop(struct s2s_mesh *mesh)
+static void end_thread(struct mesh_watch *w)
 {
-    struct mesh_watch *w = &mesh->watch;
-    atomic_store(&w->mine->done, 1);
-    /* everybody's slot says done before anybody's process can end */
-    mesh->world->backend->barrier(mesh->world);
     if (!w->running)
         return;
     pthread_mutex_lock(&w->lock);
@@ -311,6 +307,31 @@ void mesh_watch_stop(struct s2s_mesh *mesh)
     pthread_cond_signal(&w->wake);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
+    w->running = false;
+}
+
+/* Ranks wait for each other once more, in the end of the backend, and one may die in it. */
+void mesh_watch_last(struct s2s_mesh *mesh)
+{
+    struct mesh_watch *w = &mesh->watch;
+    pthread_mutex_lock(&w->lock);
+    while (w->n_flights > 0)
+        land(w, 0);
+    pthread_mutex_unlock(&w->lock);
+    if (w->outlives)
+        return;
+    atomic_store(&w->mine->done, 1);
+    /* everybody's slot says done before anybody's process can end */
+    mesh->world->backend->barrier(mesh->world);
+    end_thread(w);
+}
+
+void mesh_watch_stop(struct s2s_mesh *mesh)
+{
+    struct mesh_watch *w = &mesh->watch;
+    if (w->outlives)
+        atomic_store(&w->mine->done, 1);
+    end_thread(w);
 }
 
 void mesh_watch_note(struct s2s_mesh *mesh)

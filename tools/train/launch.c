@@ -43,9 +43,9 @@ static int open_ranks(const struct s2s_common *common, struct s2s_error *err)
 {
     omp_set_num_threads(common->jobs);
     int rc = s2s_mesh_open(&train_mesh, NULL, err);
-    /* messages that are no rank's own come from rank 0 */
-    if (rc == 0 && s2s_mesh_rank(train_mesh) > 0)
-        s2s_log_set_verbosity(common->verbosity > 1 ? common->verbosity : -1);
+    /* messages that are no rank's own come from rank 0; who waits for it says so itself */
+    if (rc == 0 && s2s_mesh_rank(train_mesh) > 0 && common->verbosity < 2)
+        s2s_log_set_only("mesh");
     return rc;
 }
 

@@ -88,6 +88,23 @@ static void a_rank_dies(struct s2s_comm *world)
     sleep(30);
 }
 
+static void die(struct s2s_mesh *mesh)
+{
+    (void)mesh;
+    raise(SIGKILL);
+}
+
+/* All is done when rank 1 dies, but the others still wait for it. */
+static void a_rank_dies_in_the_end(struct s2s_mesh *mesh)
+{
+    static struct mesh_backend dies;
+    if (s2s_mesh_rank(mesh) != 1)
+        return;
+    dies = *mesh->backend;
+    dies.finalize = die;
+    mesh->backend = &dies;
+}
+
 /* ---- threads ---- */
 
 struct work {
@@ -157,6 +174,8 @@ static int child(const char *what)
         a_slow_rank(world);
     if (strcmp(what, "dies") == 0)
         a_rank_dies(world);
+    if (strcmp(what, "dies in the end") == 0)
+        a_rank_dies_in_the_end(mesh);
     if (strcmp(what, "threads") == 0)
         threads_reduce_side_by_side(mesh);
     if (strcmp(what, "first thread") == 0)
@@ -242,6 +261,16 @@ static void a_death_is_told_by_one_rank(void **state)
     s2s_buf_release(&said);
 }
 
+static void a_death_where_all_is_done_is_told_too(void **state)
+{
+    (void)state;
+    struct s2s_buf said = S2S_BUF_INIT;
+    assert_int_not_equal(launch(3, "dies in the end", &said), 0);
+    if (!strstr(said.data, "BAD TERMINATION"))
+        assert_int_equal(times(said.data, " died in end"), 1);
+    s2s_buf_release(&said);
+}
+
 static void an_operation_is_watched_until_it_is_complete(void **state)
 {
     (void)state;
@@ -278,6 +307,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_slow_rank_is_told_once_and_goes_on),
         cmocka_unit_test(one_rank_says_that_the_time_is_over),
         cmocka_unit_test(a_death_is_told_by_one_rank),
+        cmocka_unit_test(a_death_where_all_is_done_is_told_too),
         cmocka_unit_test(an_operation_is_watched_until_it_is_complete),
         cmocka_unit_test(threads_may_have_collectives_in_flight),
         cmocka_unit_test(a_second_thread_is_refused_where_mpi_stands_one),

@@ -6,7 +6,7 @@
  *   P^T = exp2(scale' K Q^T - lse'),  dV += P^T dO,  dS^T = P^T (V dO^T - delta),  dK += dS^T Q
  *
  * A box that is copied may reach past the queries of its span. Their rows are made 0, as 0 times
- * what is no number would be none, and so is their P.
+ * what is no number would be none.
  */
 #ifndef S2S_KERNELS_CUDA_ATTENTION_DKV_SM90_H
 #define S2S_KERNELS_CUDA_ATTENTION_DKV_SM90_H
@@ -114,10 +114,11 @@ static __device__ __forceinline__ void dkv_sm90_produce(const dkv_sm90 &a, dkv_s
         const keys_step step = dkv_sm90_next<S>(a.b, work, kv, way);
         float lse[S::N / 32], delta[S::N / 32];
         const int64_t at = (int64_t)step.head * a.b.p.n_q + step.row + lane;
+        /* zeros past the end are harmless, as dO is zero too */
 #pragma unroll
         for (int i = 0; i < S::N / 32; i++) {
             const bool in = i * 32 + lane < step.n_rows;
-            lse[i] = in ? a.b.lse[at + i * 32] : INFINITY;
+            lse[i] = in ? a.b.lse[at + i * 32] : 0;
             delta[i] = in ? a.b.delta[at + i * 32] : 0;
         }
         if (round > 0)
@@ -257,6 +258,7 @@ static __device__ __forceinline__ void dkv_sm90_consume(const att_problem &p,
             return;
         if (sees(p, step, step->i, S::N, step->j + first, 64))
             dkv_sm90_multiply<S>(p, sh, stage, dk, dv);
+        __syncwarp(); /* all lanes have read the step and its numbers */
         sm90_release(&sh->empty[stage]);
     }
 }

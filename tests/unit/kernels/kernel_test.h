@@ -365,19 +365,26 @@ static inline int run_tests_on_tables(const struct CMUnitTest *tests, size_t n, 
     return n_failed;
 }
 
-/* The tests in bf16 on the emulator as a GPU of compute capability sm / 10, where that table runs.
- */
+/* The tests in bf16 on the emulator as a GPU of compute capability sm / 10, where that table runs,
+ * or where S2S_TEST_TABLES names it "emu-sm90". */
 #define run_emulated(sm, tests) run_tests_emulated(sm, tests, sizeof tests / sizeof *tests)
 static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *tests, size_t n)
 {
+    const char *names = getenv("S2S_TEST_TABLES");
+    char own[32];
     int n_failed = 0;
+    snprintf(own, sizeof own, "emu-sm%s", sm);
     setenv("S2S_EMU_SM", sm, 1);
     setenv("S2S_WGMMA", "1", 1);
     for (int t = 0; t < N_TABLES; t++) {
-        const bool is_emu = strcmp(tables[t].name, "emu") == 0;
-        const struct s2s_kernels *of = is_emu ? find_table(&tables[t]) : NULL;
+        struct test_table table = tables[t];
+        if (strcmp(table.name, "emu") != 0)
+            continue;
+        if (names && strstr(names, own))
+            table.name = own;
+        const struct s2s_kernels *of = find_table(&table);
         if (of)
-            n_failed += run_tests_on_table(&tables[t], of, true, tests, n);
+            n_failed += run_tests_on_table(&table, of, true, tests, n);
     }
     unsetenv("S2S_EMU_SM");
     unsetenv("S2S_WGMMA");

@@ -146,6 +146,8 @@ CALL(gatednorm, gatednorm)
 CALL(gatednorm_backward, gatednorm_backward)
 CALL(relattention, relattention)
 CALL(relattention_backward, relattention_backward)
+CALL(conv2d, conv2d)
+CALL(conv2d_backward, conv2d_backward)
 CALL(dwconv, dwconv)
 CALL(dwconv_backward, dwconv_backward)
 
@@ -161,6 +163,8 @@ static char *named(const char *what, enum s2s_dtype dtype)
     return s2s_xasprintf("%s %s", what, type_name(dtype));
 }
 
+static bool with_bias; /* products have one */
+
 static void product(const char *what, int64_t m, int64_t n, int64_t kk, bool trans_a, bool trans_b,
                     enum s2s_dtype dtype, enum s2s_dtype to)
 {
@@ -170,6 +174,7 @@ static void product(const char *what, int64_t m, int64_t n, int64_t kk, bool tra
     const struct s2s_k_gemm g = {.a = trans_a ? matrix(kk, m, dtype) : matrix(m, kk, dtype),
                                  .b = trans_b ? matrix(n, kk, dtype) : matrix(kk, n, dtype),
                                  .c = matrix(m, n, to),
+                                 .bias = {with_bias ? vector(n) : NULL, 0, S2S_F32},
                                  .m = m,
                                  .n = n,
                                  .k = kk,
@@ -193,6 +198,9 @@ static void products(enum s2s_dtype dtype)
     product("gemm dw 8192x2048x8192", 8192, 2048, 8192, true, false, dtype, S2S_F32);
     /* projections of attention, of as many tokens as packs have */
     product("gemm q 8185x2048x2048", 8185, 2048, 2048, false, true, dtype, dtype);
+    with_bias = true;
+    product("gemm + bias 8185x2048x2048", 8185, 2048, 2048, false, true, dtype, dtype);
+    with_bias = false;
     product("gemm k 8185x512x2048", 8185, 512, 2048, false, true, dtype, dtype);
     product("gemm dq 8185x2048x2048", 8185, 2048, 2048, false, false, dtype, dtype);
     product("gemm dk 8185x2048x512", 8185, 2048, 512, false, false, dtype, dtype);
@@ -716,6 +724,38 @@ static void encoder(enum s2s_dtype dtype)
     free(name);
 }
 
+/* The second convolution of an encoder's subsampling: 40 columns of 256 channels. */
+static void images(enum s2s_dtype dtype)
+{
+    enum { COLUMNS = 40 };
+    const int64_t n = 4008 / scale / 2 * 2, channels = 256 / (scale < 32 ? scale : 32);
+    const int32_t in[] = {0, (int32_t)n}, out[] = {0, (int32_t)n / 2};
+    const double size = (double)s2s_dtype_size(dtype) * (double)(n * COLUMNS * channels);
+    struct s2s_k_conv2d f = {.x = matrix(n, COLUMNS * channels, dtype),
+                             .y = matrix(n / 2, COLUMNS / 2 * channels, dtype),
+                             .w = vector(channels * 9),
+                             .bias = vector(channels),
+                             .cu_in = integers(in, 2),
+                             .cu_out = integers(out, 2),
+                             .n_seqs = 1,
+                             .n_in = n,
+                             .n_out = n / 2,
+                             .in_width = COLUMNS,
+                             .channels = channels};
+    f.workspace = raw(k->conv2d_workspace(queue, &f));
+    char *name = named("conv2d 4008 x 40 x 256", dtype);
+    measure(name, call_conv2d, &f, 1.25e-9 * size, "GB/s");
+    free(name);
+    struct s2s_k_conv2d_backward b = {.forward = f,
+                                      .dy = matrix(n / 2, COLUMNS / 2 * channels, dtype),
+                                      .dx = matrix(n, COLUMNS * channels, dtype),
+                                      .dw = vector(channels * 9)};
+    b.workspace = raw(k->conv2d_backward_workspace(queue, &b));
+    name = named("conv2d backward", dtype);
+    measure(name, call_conv2d_backward, &b, 2.5e-9 * size, "GB/s");
+    free(name);
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -744,6 +784,7 @@ int main(int argc, char **argv)
         attend("attention 14 x 600, 32/8 x 64", 8192, 600, 32, 8, 64, both[i]);
         attend("attention 1 x 8192, 16/16 x 128", 8192, 8192, 16, 16, 128, both[i]);
         encoder(both[i]);
+        images(both[i]);
         gated_norms(both[i]);
         scan("scan 1 x 8192, 64/8 x 128, 128", 8192, both[i]);
         scan("scan 14 x 600, 64/8 x 128, 128", 600, both[i]);

@@ -24,20 +24,23 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct s2s_st_meta *)a)->key, ((const struct s2s_st_meta *)b)->key);
 }
 
-/* Canonical files are sorted already, which one pass shows. */
-static void sort_if_needed(void *array, size_t n, size_t size,
+/* Canonical files are sorted already, and have nothing twice, which one pass shows. False: it was
+ * sorted only now. */
+static bool sort_if_needed(void *array, size_t n, size_t size,
                            int (*compare)(const void *, const void *))
 {
     for (size_t i = 1; i < n; i++)
-        if (compare((char *)array + (i - 1) * size, (char *)array + i * size) > 0) {
+        if (compare((char *)array + (i - 1) * size, (char *)array + i * size) >= 0) {
             qsort(array, n, size, compare);
-            return;
+            return false;
         }
+    return true;
 }
 
 static int order_names(struct s2s_safetensors *st, struct s2s_error *err)
 {
-    sort_if_needed(st->tensors, st->n_tensors, sizeof *st->tensors, by_name);
+    if (sort_if_needed(st->tensors, st->n_tensors, sizeof *st->tensors, by_name))
+        return 0;
     for (size_t i = 1; i < st->n_tensors; i++)
         if (!strcmp(st->tensors[i].name, st->tensors[i - 1].name))
             return s2s_error_set(err, S2S_E_FORMAT, "tensor '%.200s' twice", st->tensors[i].name);
@@ -46,7 +49,8 @@ static int order_names(struct s2s_safetensors *st, struct s2s_error *err)
 
 int io_order_meta(struct s2s_safetensors *st, struct s2s_error *err)
 {
-    sort_if_needed(st->meta, st->n_meta, sizeof *st->meta, by_key);
+    if (sort_if_needed(st->meta, st->n_meta, sizeof *st->meta, by_key))
+        return 0;
     for (size_t i = 1; i < st->n_meta; i++)
         if (!strcmp(st->meta[i].key, st->meta[i - 1].key))
             return s2s_error_set(err, S2S_E_FORMAT, "metadata key '%.200s' twice", st->meta[i].key);

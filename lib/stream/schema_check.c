@@ -35,7 +35,7 @@ struct letters {
 static bool bind(struct letters *letters, const char *name, int64_t value, int64_t *expected)
 {
     for (int i = 0; i < letters->n; i++)
-        if (!strcmp(letters->bound[i].name, name)) {
+        if (letters->bound[i].name[0] == name[0] && !strcmp(letters->bound[i].name, name)) {
             *expected = letters->bound[i].value;
             return *expected == value;
         }

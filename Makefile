@@ -178,6 +178,10 @@ $(BIN)/$(notdir $(basename $(1))): $(call obj,$(1) $(filter-out tools/%/s2s-%.c,
 endef
 $(foreach src,$(PROGRAM_SRC),$(eval $(call program,$(src))))
 
+# s2s-ckpt needs no more of libarchive than tar: where the archive of it is installed it is linked in, as loading the shared library and
+# what that brings (libxml2, ICU, libstdc++) took more than half of a start
+$(BIN)/s2s-ckpt: LIBS = $(subst -larchive,$(or $(filter /%,$(shell $(CC) -print-file-name=libarchive.a)),-larchive),$(PKG_LIBS)) -lstdc++ -l$(GEMM_LIB) -lm -ldl
+
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN):$(CURDIR)/$(BUILD) -o $@ $^ $(LIBS) -lcmocka

@@ -153,6 +153,8 @@ static void report_slow(struct s2s_mesh *mesh, double waited_s, uint64_t space)
     struct mesh_watch *w = &mesh->watch;
     if (w->flights[0].told || waited_s < w->timeout_s / 4 || !speaks(w, space, true))
         return;
+    if (mesh_watch_was_told(mesh)) /* the launcher wakes whom it ends */
+        return;
     w->flights[0].told = true;
     struct s2s_buf text = S2S_BUF_INIT;
     describe_wait(&text, w, waited_s);

@@ -180,7 +180,8 @@ static void add_goals(const char *what, double ratio, double two_threads, double
                             .goal = 1.15,
                             .figure = two_threads,
                             .limit = 1,
-                            .is_most = true},
+                            .is_most = true,
+                            .why = "packs pass from core to core, in memory that is touched first"},
              "%s, -j 2", what);
     if (times > 0)
         add_goal(

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/base/threads.h"
+
 struct goal {
     const char *unit;
     double goal, figure;
@@ -29,9 +31,13 @@ static inline const char *goal_verdict(const struct goal *g, char *text, size_t 
         return "met";
     if (g->why)
         return g->why;
-    if (!(g->limit > 0) || share < NEAR_LIMIT)
-        return "not met";
-    snprintf(text, cap, "the limit: %.0f %% of it", 100 * share);
+    double load = 0;
+    if (getloadavg(&load, 1) == 1 && load > s2s_n_cores() + 1)
+        snprintf(text, cap, "not met, beside other work (load %.0f)", load);
+    else
+        snprintf(text, cap, "not met");
+    if (g->limit > 0 && share >= NEAR_LIMIT)
+        snprintf(text, cap, "the limit: %.0f %% of it", 100 * share);
     return text;
 }
 

@@ -137,8 +137,6 @@ static int check_sizes(const struct s2s_nn_conformer_options *b, const struct s2
         {keys->heads, "attention heads", b->n_heads, b->n_heads % ranks == 0},
         {keys->width, "channels", b->width, b->width % ranks == 0},
         {keys->inner, "columns of a feed-forward", b->inner, b->inner % ranks == 0},
-        {keys->norm, "channels that layer_norm needs together", b->width,
-         !b->layer_norm || ranks == 1},
     };
     if (b->width % b->n_heads || b->width % 2)
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(model->conf, keys->width),

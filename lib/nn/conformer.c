@@ -224,6 +224,45 @@ static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conf
     return s2s_nn_linear_leave(tape, &layer->o, &clips->tp, x);
 }
 
+/*
+ * Layer norm over the channels of all ranks, of which each has some: it sees all of them, norms
+ * without gain, and goes on with its own.
+ */
+static struct s2s_tensor *norm_shared(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
+                                      struct s2s_tensor *x, const struct s2s_group *group)
+{
+    const int64_t own = s2s_tensor_cols(x), n = own * s2s_group_size(group);
+    const int64_t before = own * s2s_group_rank(group), after = n - before - own;
+    const int64_t pieces[] = {before, own, after};
+    int64_t *widths = s2s_xmalloc((size_t)s2s_group_size(group) * sizeof *widths);
+    float *numbers = s2s_xcalloc((size_t)(2 * n), sizeof *numbers);
+    for (int i = 0; i < s2s_group_size(group); i++)
+        widths[i] = own;
+    for (int64_t i = 0; i < n; i++)
+        numbers[i] = 1;
+    x = s2s_op_gather_columns(tape, x,
+                              &(struct s2s_columns_of){group, 0, s2s_group_size(group), widths});
+    x = s2s_op_layernorm(tape, x, s2s_tape_upload(tape, S2S_F32, 1, &n, numbers),
+                         s2s_tape_upload(tape, S2S_F32, 1, &n, numbers + n), NORM_EPS);
+    free(widths);
+    free(numbers);
+    struct s2s_tensor *parts[3];
+    const int first = before == 0; /* no part is empty */
+    s2s_tape_split(tape, x, 3 - first - (after == 0), pieces + first, parts);
+    x = s2s_op_scale_columns(tape, parts[before > 0], layer->bn_gain->tensor);
+    return s2s_op_add_bias(tape, x, layer->bn_bias->tensor);
+}
+
+static struct s2s_tensor *norm_channels(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
+                                        struct s2s_tensor *x, const struct s2s_group *group)
+{
+    if (s2s_group_size(group) > 1)
+        x = norm_shared(tape, layer, x, group);
+    else
+        x = s2s_op_layernorm(tape, x, layer->bn_gain->tensor, layer->bn_bias->tensor, NORM_EPS);
+    return s2s_op_glu(tape, x, NULL, S2S_ACT_SILU);
+}
+
 static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
                                    struct s2s_tensor *x, const struct s2s_nn_clips *clips)
 {
@@ -245,8 +284,7 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
     if (layer->bn_mean)
         x = s2s_op_batchnorm_silu(tape, x, &norm);
     else
-        x = s2s_op_glu(tape, s2s_op_layernorm(tape, x, norm.gain, norm.bias, NORM_EPS), NULL,
-                       S2S_ACT_SILU);
+        x = norm_channels(tape, layer, x, clips->tp.group);
     if (clips->to_padded)
         x = s2s_op_gather_rows(tape, x, clips->from_padded);
     return s2s_nn_pointwise_leave(tape, &layer->point2, &clips->tp, x);

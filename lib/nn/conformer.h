@@ -19,7 +19,7 @@ struct s2s_nn_conformer_options {
     struct s2s_param *u, *v; /* bias_u and bias_v of all layers; NULL: each has its own */
     bool attention_bias;     /* of attention and feed-forward */
     bool convolution_bias;
-    bool layer_norm; /* in the place of batch norm; of whole channels: ranks of tp do not cut it */
+    bool layer_norm; /* in the place of batch norm; ranks of tp show each other their channels */
     /* shares that are left out: of what a part adds, inside of a feed-forward */
     double dropout, inner_dropout;
     double attention_dropout; /* of what queries see */

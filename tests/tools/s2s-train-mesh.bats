@@ -159,7 +159,7 @@ LINES
 @test "tp: sound goes through an encoder that is cut, too" {
     speech
     # as streaming encoders are; what each step attends to is drawn
-    jq '. + {causal_downsampling: true, conv_context_size: "causal", att_context_style: "chunked_limited", att_context_size: [[4, 1], [3, 0], [8, 3]]}' \
+    jq '. + {causal_downsampling: true, conv_context_size: "causal", conv_norm_type: "layer_norm", att_context_style: "chunked_limited", att_context_size: [[4, 1], [3, 0], [8, 3]]}' \
         enc.json >stream.json
     s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio mel --tokens 80 --encoder-frames stream.json -o stream.s2s
     equal <<'LINES'

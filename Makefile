@@ -238,10 +238,10 @@ check-style:
 	@tests/style.sh
 
 # what a machine with a GPU and without this tree's libraries needs for tests/gpu/visit.sh, in build/visit; NCCL=FILE (a libnccl.so.2 of 2.30 or later, such as
-# that of the wheel nvidia-nccl-cu13) is carried with an MPI for two ranks on that GPU
+# that of the wheel nvidia-nccl-cu13) is carried with an MPI for two ranks on that GPU. The machine code is not compressed apart, as all of it is together.
 VISIT_LEVELS := x86-64-v3 x86-64-v4
 visit:
-	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 NCCL="$(NCCL)" visit-programs
+	@$(MAKE) --no-print-directory CPU_LEVELS="$(VISIT_LEVELS)" CUDA=1 ARCHS=90 NVCCFLAGS="--no-compress $(NVCCFLAGS)" NCCL="$(NCCL)" visit-programs
 visit-programs: $(BIN)/s2s-train $(BIN)/s2s-pack $(MPI_LIB) $(CUDA_LIB) $(BUILD)/tests/gpu/gpu_bench $(BUILD)/tests/gpu/isa_test $(BUILD)/tests/gpu/sm90 $(BUILD)/tests/gpu/isa_test_emu \
 	$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/attention_bench.cu)) $(filter $(BUILD)/tests/unit/kernels/%,$(UNITS))
 	@tests/gpu/collect.sh $(BUILD) $(BIN) $(NCCL)

@@ -13,6 +13,10 @@ cp "$bin"/s2s-train "$bin"/libs2s-cuda.so "$build"/tests/gpu/gpu_bench "$out/tre
 cp "$build"/tests/gpu/{isa_test,sm90} "$out/tree/bin/"
 [ ! -e "$build"/tests/gpu/attention_bench ] || cp "$build"/tests/gpu/attention_bench "$out/tree/bin/"
 cp "$build"/tests/unit/kernels/*_test tests/gpu/gradients.sh "$out/tree/bin/"
+# code for the GPU that is visited alone
+for name in libs2s-cuda.so attention_bench; do
+    [ ! -e "$out/tree/bin/$name" ] || python3 tests/gpu/thin.py "$out/tree/bin/$name" "$out/tree/bin/$name" 90
+done
 # Open MPI as Debian has it, in a folder that OPAL_PREFIX names (visit.sh)
 if [ -n "$nccl" ]; then
     python3 tests/gpu/thin.py "$nccl" "$out/tree/libnccl.so.2" 90

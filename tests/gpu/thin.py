@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """thin.py LIBRARY OUT ARCH: a library with code for one GPU (90) alone.
 
-What it has for others becomes zeros, which compress to nothing: a library of 250 MB then travels as some 14. Sections
+What it has for others, PTX too, becomes zeros, which compress to nothing: a library of 250 MB then travels as some 14. Sections
 and addresses stay as they are.
 """
 import re

@@ -550,7 +550,7 @@ for i in range(2):
     with wave.open(f"{i}.wav", "wb") as w:
         w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000)
         w.writeframes(struct.pack("<4000h", *range(4000)))
-for name, ids in (("up", ["../../evil", "b"]), ("twice", ["a", "a"]), ("dots", ["a.b", "a.c"])):
+for name, ids in (("up", ["../../evil", "b"]), ("inside", ["sub/c.0", "a/b"]), ("empty", ["a//b", "b"]), ("twice", ["a", "a"]), ("dots", ["a.b", "a.c"])):
     with open(name + ".jsonl", "w") as f:
         for i, id in enumerate(ids):
             f.write(json.dumps({"id": id, "start": 0, "duration": .25, "channel": 0, "type": "MonoCut", "supervisions": [
@@ -558,11 +558,13 @@ for name, ids in (("up", ["../../evil", "b"]), ("twice", ["a", "a"]), ("dots", [
                 "recording": {"id": id, "sources": [{"type": "file", "channels": [0], "source": f"{i}.wav"}], "sampling_rate": 16000,
                               "num_samples": 4000, "duration": .25, "channel_ids": [0]}}) + "\n")
 PY
-    for name in up twice dots; do
+    for name in up inside empty twice dots; do
         s2s-pack -q --cuts $name.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 -o $name.s2s
     done
     exits 1 s2s-shard export -o out up.s2s
     says "id '../../evil' cannot name a member of a tar"
+    exits 1 s2s-shard export -o out empty.s2s
+    says "id 'a//b' cannot name a member of a tar"
     [ ! -e out ]
     exits 1 s2s-shard export -o out twice.s2s
     says "id 'a' stands twice"
@@ -573,4 +575,6 @@ PY
     says "WebDataset cuts names at the first dot"
     [ ! -e out ]
     exits 0 s2s-shard export -o out dots.s2s
+    s2s-shard export -q -o folders inside.s2s
+    [ "$(tar tf folders/recording.000000.tar | sort | tr '\n' ' ')" = 'a/b.flac a/b.json sub/c.0.flac sub/c.0.json ' ]
 }

@@ -149,12 +149,26 @@ static void add_cut(struct exporter *e, const struct utterance *u)
     json_decref(cut);
 }
 
+/* Do all parts of the name have names, of which none goes up? */
+static bool stays_inside(const char *id)
+{
+    for (const char *at = id;; at++) {
+        const size_t len = strcspn(at, "/");
+        if (len == 0 || (len <= 2 && strspn(at, ".") >= len))
+            return false;
+        at += len;
+        if (!*at)
+            return true;
+    }
+}
+
 /* Ids come from whoever made the samples: as names of members they may leave no folder, and no two
  * may be alike. A sample of WebDataset has what stands before the first dot in common. */
 static int check_name(struct exporter *e, const char *id, struct s2s_error *err)
 {
-    const bool dotted = e->opt->webdataset && strchr(id, '.');
-    if (!*id || strchr(id, '/') || strcmp(id, ".") == 0 || strcmp(id, "..") == 0 || dotted)
+    const char *slash = strrchr(id, '/');
+    const bool dotted = e->opt->webdataset && strchr(slash ? slash : id, '.');
+    if (!stays_inside(id) || dotted)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "id '%s' cannot name a member of a tar%s", id,
                              dotted ? ": WebDataset cuts names at the first dot" : "");
     if (json_object_get(e->names, id)) {

@@ -188,18 +188,29 @@ static void split_turn(struct s2s_sample *s, const char *role, const char *value
         s2s_sample_add(s, role, after);
 }
 
+/* What stands for sound in the text; NULL: nothing does. */
+static const char *find_mark(const char *value, const json_t *marks)
+{
+    static const char *const usual[] = {"<sound>", "<speech>"};
+    const size_t n = marks ? json_array_size(marks) : sizeof usual / sizeof *usual;
+    for (size_t k = 0; k < n; k++) {
+        const char *mark = marks ? json_string_value(json_array_get(marks, k)) : usual[k];
+        if (strstr(value, mark))
+            return mark;
+    }
+    return NULL;
+}
+
 static int share_gpt_turn(struct s2s_sample *s, const json_t *turn, size_t i, const char *source,
-                          const char *const *marks, const struct s2s_manifest_options *opt,
+                          const json_t *marks, const struct s2s_manifest_options *opt,
                           struct s2s_error *err)
 {
     const char *from = json_string_value(json_object_get(turn, "from"));
     const char *value = json_string_value(json_object_get(turn, "value"));
     if (!from || !value)
         return bad_turn(i, "'from' or 'value' is missing or no string", err);
-    const char *role = strcasecmp(from, "human") == 0 ? "user" : "assistant", *mark = NULL;
-    for (size_t k = 0; marks[k] && !mark; k++)
-        if (strstr(value, marks[k]))
-            mark = marks[k];
+    const char *role = strcasecmp(from, "human") == 0 ? "user" : "assistant", *mark;
+    mark = find_mark(value, marks);
     if (mark)
         split_turn(s, role, value, mark, source, opt);
     else
@@ -208,10 +219,9 @@ static int share_gpt_turn(struct s2s_sample *s, const json_t *turn, size_t i, co
 }
 
 int s2s_data_parse_share_gpt(struct s2s_sample *sample, const struct s2s_line *line,
-                             const struct s2s_manifest_options *opt,
-                             const char *const *placeholders, struct s2s_error *err)
+                             const struct s2s_manifest_options *opt, const json_t *placeholders,
+                             struct s2s_error *err)
 {
-    static const char *const usual[] = {"<sound>", "<speech>", NULL};
     const json_t *list = NULL;
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
     json_t *object = data_load_object(line, err);
@@ -226,8 +236,7 @@ int s2s_data_parse_share_gpt(struct s2s_sample *sample, const struct s2s_line *l
     if (rc == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "'conversations' is missing");
     for (size_t i = 0; rc >= 0 && i < json_array_size(list); i++)
-        rc = share_gpt_turn(sample, json_array_get(list, i), i, sound,
-                            placeholders ? placeholders : usual, opt, err);
+        rc = share_gpt_turn(sample, json_array_get(list, i), i, sound, placeholders, opt, err);
     if (rc >= 0)
         rc = finish(sample, err);
     json_decref(object);

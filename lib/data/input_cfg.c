@@ -197,11 +197,18 @@ static int check_keys(const struct s2s_conf *conf, const struct data_blend_reade
                                         "extra_fields",
                                         "questions_path",
                                         "questions_language",
+                                        "audio_placeholders",
+                                        "input_roles",
+                                        "output_roles",
+                                        "strip_timestamp_tokens",
+                                        "audio_locator_tag",
+                                        "token_equivalent_duration",
+                                        "metadata_only",
+                                        "language",
                                         NULL};
     for (size_t i = 0; i < conf->n_items; i++) {
         const struct s2s_conf *at = conf->items[i];
-        if (!strcmp(at->key, "channel") || !strcmp(at->key, "input_roles") ||
-            !strcmp(at->key, "output_roles"))
+        if (!strcmp(at->key, "channel"))
             return s2s_conf_error(r->err, S2S_E_UNSUPPORTED, at, "%s is not read here", at->key);
         bool is_known = false;
         for (const char *const *k = known; *k; k++)
@@ -221,7 +228,11 @@ static void check_effect(const struct s2s_conf *conf, const char *type)
     static const struct {
         const char *key, *types;
     } all[] = {{"extra_fields", " nemo nemo_tarred lhotse_as_conversation "},
-               {"questions_path", " txt_pair "}};
+               {"questions_path", " txt_pair "},
+               {"audio_placeholders", " share_gpt "},
+               {"input_roles", " s2s_as_conversation "},
+               {"output_roles", " s2s_as_conversation "},
+               {"strip_timestamp_tokens", " s2s_as_conversation "}};
     char *word = s2s_xasprintf(" %s ", type);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const struct s2s_conf *at = s2s_conf_key(conf, all[i].key);

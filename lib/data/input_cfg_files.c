@@ -139,6 +139,47 @@ static int check_by_shard(const struct data_attributes *a, const struct s2s_conf
     return 0;
 }
 
+/* A string, or a list of strings, as a list; NULL: it is not there. Gives: json_decref. */
+static int read_words(json_t **words, const struct s2s_conf *conf, const char *key,
+                      const struct data_blend_reader *r)
+{
+    const struct s2s_conf *node = s2s_conf_key(conf, key);
+    const bool is_list = node && node->kind == S2S_CONF_LIST;
+    int rc = 0;
+    *words = NULL;
+    if (!node || node->kind == S2S_CONF_NULL)
+        return 0;
+    *words = json_array();
+    for (size_t i = 0; rc == 0 && i < (is_list ? node->n_items : 1); i++) {
+        const char *word = "";
+        rc = s2s_conf_as_str(&word, is_list ? node->items[i] : node, r->err);
+        json_array_append_new(*words, json_string(word));
+    }
+    if (rc == 0 && json_array_size(*words) == 0)
+        rc = fail(r, S2S_E_FORMAT, node, "an empty list");
+    return rc;
+}
+
+/* How conversations are made: of ShareGPT's turns, and of supervisions. */
+static int read_rules(struct s2s_source_options *opt, const struct s2s_conf *conf,
+                      const struct type *type, const struct data_blend_reader *r)
+{
+    bool strip = true;
+    int rc = 0;
+    opt->as_turns = type->kind == S2S_LINES_TURNS;
+    if (type->kind == S2S_LINES_SHARE_GPT)
+        rc = read_words(&opt->placeholders, conf, "audio_placeholders", r);
+    if (rc < 0 || type->kind != S2S_LINES_TURNS)
+        return rc;
+    rc = read_words(&opt->turns.input_roles, conf, "input_roles", r);
+    if (rc == 0)
+        rc = read_words(&opt->turns.output_roles, conf, "output_roles", r);
+    if (rc == 0)
+        rc = s2s_conf_get_bool_or(&strip, conf, "strip_timestamp_tokens", true, r->err);
+    opt->turns.keep_stamps = !strip;
+    return rc;
+}
+
 /* ---- lists that are drawn from ---- */
 
 /* Opens what an entry names, with its tars (NULL: none), and adds it to the mux with its weight;
@@ -446,7 +487,12 @@ int data_blend_read_files(struct data_blend_item *item, const struct s2s_conf *c
         rc = read_fields(&fields, &a.source.n_fields, conf, r);
     a.source.fields = fields;
     if (rc == 0)
+        rc = read_rules(&a.source, conf, type, r);
+    if (rc == 0)
         rc = read_type(item, conf, type, &a, r);
     free(fields);
+    json_decref(a.source.placeholders);
+    json_decref(a.source.turns.input_roles);
+    json_decref(a.source.turns.output_roles);
     return rc;
 }

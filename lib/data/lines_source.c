@@ -11,6 +11,7 @@
 #include "lib/data/source.h"
 #include "lib/data/spool.h"
 #include "lib/data/texts.h"
+#include "lib/data/turns.h"
 #include "lib/data/wrong_kind.h"
 #include "lib/io/digest.h"
 
@@ -245,7 +246,7 @@ static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
             return s2s_data_parse_cut(sample, line, &how, err);
         return with_text(sample, s2s_data_parse_cut(sample, line, &how, err), err);
     case S2S_LINES_TURNS:
-        return s2s_data_parse_turns(sample, line, &how, err);
+        return data_parse_turns(sample, line, &how, &s->opt.turns, err);
     case S2S_LINES_PAIRS:
         return parse_pair(s, sample, line, place, err);
     case S2S_LINES_CONVERSATION:
@@ -313,7 +314,7 @@ static void close_lines(struct s2s_source *base)
     free(s->lang_field);
     free(s->audio_field);
     free(s->said_field);
-    json_decref(s->opt.tags);
+    data_drop_lists(&s->opt);
     free(s);
 }
 
@@ -329,7 +330,7 @@ int s2s_source_open_lines(struct s2s_source **source, enum s2s_lines_kind kind,
     s->base.kind = &kind_of_lines;
     s->kind = kind;
     s->opt = *opt;
-    s->opt.tags = json_incref(opt->tags);
+    data_keep_lists(&s->opt);
     s->text_field = opt->text_field ? s2s_xstrdup(opt->text_field) : NULL;
     s->lang_field = opt->lang_field ? s2s_xstrdup(opt->lang_field) : NULL;
     s->audio_field = opt->audio_field ? s2s_xstrdup(opt->audio_field) : NULL;

@@ -45,14 +45,6 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
 int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
                        const struct s2s_manifest_options *opt, struct s2s_error *err);
 
-/*
- * The same, whose supervisions are turns: the sound of user and User, the text of assistant,
- * Assistant, agent and Agent without time stamps. Returns 0, with a warning, for a cut with another
- * speaker. UNSUPPORTED: a MixedCut. Source: s2s_cut_to_conversation of NeMo.
- */
-int s2s_data_parse_turns(struct s2s_sample *sample, const struct s2s_line *line,
-                         const struct s2s_manifest_options *opt, struct s2s_error *err);
-
 /* {"id": "a", "input_ids": [..], "loss_mask": [0,1,..], "audio": [{"pos": 3, "frames": 17}]}.
  * What other programs write beside them, attention_mask and labels, must say the same, but for ids
  * without loss: the first one, placeholders, and those of pad_id, whose loss_mask becomes 0 then.

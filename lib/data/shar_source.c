@@ -12,6 +12,7 @@
 #include "lib/data/members.h"
 #include "lib/data/order.h"
 #include "lib/data/shar.h"
+#include "lib/data/turns.h"
 #include "lib/io/digest.h"
 
 enum { MAX_SUFFIXES = 64 };
@@ -56,8 +57,8 @@ struct shar_source {
     bool shuffle;
     uint64_t seed, epoch;
     int64_t slice_length;
-    json_t *tags;
-    char *suffixes[MAX_SUFFIXES]; /* of data in tars; those that places refer to stay */
+    struct s2s_source_options opt; /* its lists are kept */
+    char *suffixes[MAX_SUFFIXES];  /* of data in tars; those that places refer to stay */
     size_t n_suffixes;
 };
 
@@ -452,6 +453,18 @@ static int make_cut(struct s2s_cut **cut, const struct shar_source *s, json_t *j
     return rc;
 }
 
+/* What makes a part of a cut of its description. */
+struct part_context {
+    const struct shar_source *source;
+    const struct s2s_place *place;
+};
+
+static int make_part(struct s2s_cut **cut, json_t *json, void *ctx, struct s2s_error *err)
+{
+    const struct part_context *part = ctx;
+    return make_cut(cut, part->source, json, HEARD, part->place, err);
+}
+
 static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json_t *json,
                     const struct s2s_place *place, struct s2s_error *err)
 {
@@ -460,6 +473,11 @@ static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < shard->n_fields; i++)
         rc = take_line(json, &shard->fields[i], place->member, err);
+    if (rc == 0 && s->opt.as_turns) {
+        struct part_context part = {s, place};
+        const struct data_cut_maker maker = {make_part, &part};
+        return data_turns_of_cut(sample, json, &s->opt.turns, &maker, err);
+    }
     if (rc == 0)
         rc = make_cut(&heard, s, json, HEARD, place, err);
     if (rc < 0)
@@ -487,7 +505,7 @@ static int load(const struct s2s_source *base, struct s2s_sample *sample,
     if (rc > 0 && !sample->text && !sample->is_duplex)
         rc = s2s_error_set(err, S2S_E_FORMAT, "sample '%s' has no text", sample->id);
     if (rc > 0)
-        s2s_sample_tag(sample, s->tags, false);
+        s2s_sample_tag(sample, s->opt.tags, false);
     else
         s2s_sample_release(sample);
     return rc;
@@ -533,7 +551,7 @@ static void close_shar(struct s2s_source *base)
     free(s->shards);
     for (size_t i = 0; i < N_SOUNDS; i++)
         free(s->sound_fields[i]);
-    json_decref(s->tags);
+    data_drop_lists(&s->opt);
     free(s);
 }
 
@@ -593,7 +611,8 @@ int s2s_source_open_shar(struct s2s_source **source, const char *const *specs, s
     s->shuffle = opt->shuffle;
     s->seed = opt->seed;
     s->slice_length = opt->slice_length;
-    s->tags = json_incref(opt->tags);
+    s->opt = *opt;
+    data_keep_lists(&s->opt);
     for (size_t i = 0; rc == 0 && i < n_specs; i++)
         rc = add_spec(&all, specs[i], err);
     if (rc == 0)

@@ -51,3 +51,19 @@ void s2s_source_close(struct s2s_source *source)
     s2s_source_rewind(source);
     source->kind->close(source);
 }
+
+void data_keep_lists(struct s2s_source_options *opt)
+{
+    json_incref(opt->tags);
+    json_incref(opt->placeholders);
+    json_incref(opt->turns.input_roles);
+    json_incref(opt->turns.output_roles);
+}
+
+void data_drop_lists(const struct s2s_source_options *opt)
+{
+    json_decref(opt->tags);
+    json_decref(opt->placeholders);
+    json_decref(opt->turns.input_roles);
+    json_decref(opt->turns.output_roles);
+}

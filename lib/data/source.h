@@ -90,6 +90,13 @@ struct s2s_field {
     uint64_t seed;
 };
 
+/* How supervisions are turns. Lists of strings, borrowed; NULL: user, User, and assistant,
+ * Assistant, agent, Agent. */
+struct s2s_turn_rules {
+    json_t *input_roles, *output_roles;
+    bool keep_stamps; /* texts stay as they are, with time stamps (<|12|>) */
+};
+
 struct s2s_source_options {
     const char *text_field;  /* NULL: "text" */
     const char *lang_field;  /* NULL: "lang" */
@@ -101,8 +108,11 @@ struct s2s_source_options {
     uint64_t seed;           /* shard_seed, resolved */
     json_t *tags;            /* object: become part of each sample's custom keys; borrowed, may be
                                 NULL */
-    /* What stands for sound in turns of share_gpt: the first kind found; NULL: <sound>, <speech> */
-    const char *const *placeholders;
+    json_t
+        *placeholders; /* what stands for sound in turns of share_gpt: a list of strings, of
+                          which    the first one found counts; NULL: <sound>, <speech>; borrowed */
+    bool as_turns;     /* Shar: each supervision of a cut is a turn, as in S2S_LINES_TURNS */
+    struct s2s_turn_rules turns;
     bool skip_missing;              /* members of a tar that are not in its manifest are left out */
     int64_t slice_length;           /* samples taken of each shard of tars; 0: all */
     const struct s2s_field *fields; /* [n_fields] of S2S_LINES_NEMO; borrowed */
@@ -115,6 +125,10 @@ struct s2s_source_options {
     { \
         .text_field = NULL \
     }
+
+/* For kinds: a copy of options borrows their lists until they are kept, and then dropped. */
+void data_keep_lists(struct s2s_source_options *opt);
+void data_drop_lists(const struct s2s_source_options *opt);
 
 /* Files whose lines are samples. */
 enum s2s_lines_kind {

@@ -580,7 +580,7 @@ static void close_tars(struct s2s_source *base)
     free(s->shards);
     free(s->text_field);
     free(s->lang_field);
-    json_decref(s->opt.tags);
+    data_drop_lists(&s->opt);
     free(s);
 }
 
@@ -611,7 +611,7 @@ int s2s_source_open_tars(struct s2s_source **source, enum s2s_lines_kind kind,
     s->base.kind = &kind_of_tars;
     s->kind = kind;
     s->opt = *opt;
-    s->opt.tags = json_incref(opt->tags);
+    data_keep_lists(&s->opt);
     s->text_field = opt->text_field ? s2s_xstrdup(opt->text_field) : NULL;
     s->lang_field = opt->lang_field ? s2s_xstrdup(opt->lang_field) : NULL;
     s->shards = s2s_xcalloc(n_tars + 1, sizeof *s->shards);

@@ -408,6 +408,32 @@ for tensors, meta in naive.read_stream(sys.argv[1])[1]:
     s2s-pack --input-cfg turns.yaml --tokenizer "$tok" --batch-size 1 -o out.s2s 2>said
     [ "$(values out.s2s)" = '["c"] ["bye"] 0 3200 8000' ]
     grep -q "cut 'd' is left out: speaker 'somebody' is neither user nor agent" said
+    # the same of Shar, where the sound is in a tar; other roles, and texts with their time stamps
+    python3 - <<'PY'
+import io, json, os, tarfile
+os.mkdir("sh")
+cuts = [json.loads(line) for line in open("cuts.jsonl")]
+with tarfile.open("sh/recording.000000.tar", "w") as tar:
+    for cut in cuts:
+        meta = {**cut.pop("recording"), "sources": [{"type": "shar", "channels": [0, 1], "source": ""}]}
+        for suffix, data in ((".wav", open("two.wav", "rb").read()), (".json", json.dumps(meta).encode())):
+            info = tarfile.TarInfo(cut["id"] + suffix)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+open("sh/cuts.000000.jsonl", "w").write("".join(json.dumps(cut) + "\n" for cut in cuts))
+PY
+    printf -- '- {type: s2s_as_conversation, shar_path: sh}\n' >shar.yaml
+    s2s-pack -q --input-cfg shar.yaml --tokenizer "$tok" --batch-size 1 -o shar.s2s 2>said
+    [ "$(values shar.s2s all)" = "$(values out.s2s all)" ]
+    printf -- '- {type: s2s_as_conversation, cuts_path: cuts.jsonl, input_roles: [user, User, Assistant], output_roles: agent, strip_timestamp_tokens: false}\n' >turns.yaml
+    s2s-pack -q --input-cfg turns.yaml --tokenizer "$tok" --batch-size 1 -o out.s2s 2>said
+    [ "$(values out.s2s)" = '["c"] ["<|4|> it'"'"'s  me"] 0 3200 8000 9600' ]
+    # what stands for sound in ShareGPT's turns
+    echo '{"sound": "two.wav", "conversations": [{"from": "human", "value": "<clip> say <sound>"}, {"from": "gpt", "value": "x"}]}' >share.jsonl
+    printf -- '- {type: share_gpt, manifest_filepath: share.jsonl, audio_placeholders: ["<clip>"]}\n' >share.yaml
+    s2s-pack -q --input-cfg share.yaml --tokenizer "$tok" --batch-size 1 -o out.s2s
+    python3 "$ROOT/tests/oracle/data/compare_orders.py" out.s2s >said
+    [ "$(cat said)" = "say <sound>x" ]
     printf -- '- {type: txt_pair, source_paths: ask.txt, target_paths: say.txt}\n' >pairs.yaml
     s2s-pack -q --input-cfg pairs.yaml --tokenizer "$tok" --batch-size 1 --prompt llama2 -o out.s2s
     [ "$(values out.s2s | tr '\n' ,)" = '["1"] ["bye"] 0,["4"] ["me"] 0,' ]

@@ -1,6 +1,7 @@
 """Are the samples of each orders/NAME.yaml drawn in the order of orders/NAME.txt, which make_orders.py had from NeMo and Lhotse?
 
-    compare_orders.py    in a folder that make_data.py filled, with s2s-pack in PATH
+    compare_orders.py            in a folder that make_data.py filled, with s2s-pack in PATH
+    compare_orders.py F.s2s..    prints what is said in each sample of these
 """
 import glob
 import json
@@ -64,4 +65,6 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for said, _ in (sample for path in sys.argv[1:] for sample in texts_of(path)):
+        print(said.strip())
+    sys.exit(0 if sys.argv[1:] else main())

@@ -137,3 +137,51 @@ for path in files: # these say that others are there
 assert last("name", out) >= 0
 PY
 }
+
+# tensors PATH: names and digests of the file, or of those in a folder that do not tell of times
+tensors() {
+    find "$1" -type f \( -path "$1" -o -name '*.distcp' -o -name '*.safetensors' -o -name '*.tar' -o -name '*.s2s' \) -exec sha256sum {} + 2>/dev/null | sort -k 2
+}
+
+# every_malloc OUT COMMAND...: one allocation after the other fails, RUNS of them in equal steps from one that the day chooses (a few, or with S2S_LONG up to 1,500).
+# Each time the command makes OUT as it does without faults (- is what it prints), or it exits 1 (FAILS) with one message and leaves nothing new that differs.
+every_malloc() {
+    local out=$1 call n total step before want left said said_wrong runs=$((STEP == 1 ? ${S2S_MALLOCS:-1500} : ${RUNS:-12})) bad=0
+    shift
+    rm -rf "$out"
+    "$@" >want.out 2>/dev/null || return 1
+    want=$(tensors "$out")
+    [ "$out" = - ] || { [ -n "$want" ] && rm -rf "$out"; } || return 1
+    touch said got.out .count
+    before=$(ls -A)
+    for call in malloc aligned; do
+        S2S_INJECT=$call:1000000000:ENOMEM S2S_INJECT_COUNT=$PWD/.count LD_PRELOAD=$INJECT "$@" >/dev/null 2>&1
+        rm -rf "$out"
+        total=$(cat .count)
+        step=$(((total + runs - 1) / runs))
+        for ((n = 1 + (step > 1 ? ${S2S_DAY:-$(date +%s) / 86400} * 37 % step : 0); n <= total; n += step)); do
+            status=0 said_wrong=
+            S2S_INJECT=$call:$n:ENOMEM LD_PRELOAD=$INJECT "$@" >got.out 2>said </dev/null || status=$?
+            said=$(grep -v '^s2s-[a-z]*: warning: ' said || true)
+            if [ $status = 0 ]; then
+                cmp -s got.out want.out && [ "$(tensors "$out")" = "$want" ] || said_wrong="its output is another"
+            elif [[ ! $status =~ ^(${FAILS:-1})$ ]]; then
+                said_wrong="exit $status"
+            elif [ "$(grep -cE '^s2s-[a-z]+( [a-z]+)?: |^Fatal Internal Error in libarchive' <<<"$said")" != 1 ]; then
+                said_wrong="exit 1 with no message, or with several"
+            elif [ -n "$(comm -23 <(tensors "$out") <(echo "$want"))" ] || { [ -f "$out" ] && ! [ "$(tensors "$out")" = "$want" ]; }; then
+                said_wrong="exit 1, and half an output"
+            fi
+            rm -rf "$out"
+            left=$(comm -13 <(echo "$before") <(ls -A))
+            [ -z "$left" ] || { said_wrong="$said_wrong, it left $left" && echo "$left" | xargs -d '\n' rm -rf; }
+            [ -z "$said_wrong" ] || {
+                echo "$call $n of $total: $said_wrong: $said"
+                bad=$((bad + 1))
+            }
+            [ $bad -lt 10 ] || return 1
+        done
+        echo "$call: $total allocations, every ${step}th failed, $bad wrong: $*"
+    done
+    [ $bad = 0 ]
+}

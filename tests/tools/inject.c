@@ -5,7 +5,8 @@
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
  * unlinkat), open (for writing), openat, faccessat (with access and stat), fstatat, readdir,
- * scandirat, flock, close, thread (pthread_create), malloc (with calloc and realloc) or aligned
+ * scandirat, flock, close, thread (pthread_create), malloc (with calloc, realloc and
+ * posix_memalign) or aligned
  * (aligned_alloc: what buffers for data are made with). HOW is the name of an errno (ENOSPC, EIO,
  * EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what follows the middle
  * of what is asked for, as if somebody had cut it while it is read), LOSE (the call works, and
@@ -13,7 +14,7 @@
  * command S2S_INJECT_RUN), SLOW (this call and those after it work, but take 30 ms), HOLD (the call
  * works once the file that S2S_INJECT_HOLD names is gone) or KILL. When the call was reached, the
  * file that S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any
- * more.
+ * more. At the end the number of calls is written into the file that S2S_INJECT_COUNT names.
  *
  * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
  * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
@@ -74,6 +75,18 @@ __attribute__((constructor)) static void read_environment(void)
         if (!strcmp(errors[i].name, how))
             error_number = errors[i].number;
     countdown = n; /* last: from here on calls count */
+}
+
+__attribute__((destructor)) static void write_count(void)
+{
+    const char *file = getenv("S2S_INJECT_COUNT");
+    char text[24];
+    if (!file || !wanted[0])
+        return;
+    const int len = snprintf(text, sizeof text, "%ld\n", atomic_load(&n_calls));
+    const long fd = syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd >= 0 && syscall(SYS_write, fd, text, len) == len)
+        syscall(SYS_close, fd);
 }
 
 static enum how reached(const char *call)
@@ -300,6 +313,15 @@ void *calloc(size_t n, size_t size)
 void *aligned_alloc(size_t alignment, size_t len)
 {
     return reached("aligned") ? NULL : __libc_memalign(alignment, len);
+}
+
+int posix_memalign(void **ptr, size_t align, size_t len)
+{
+    void *made = reached("malloc") ? NULL : __libc_memalign(align, len);
+    if (!made)
+        return ENOMEM;
+    *ptr = made;
+    return 0;
 }
 
 void *realloc(void *ptr, size_t len)

@@ -313,29 +313,33 @@ int s2s_members_read(const struct s2s_members *tar, int64_t at, const char *name
     return rc;
 }
 
-/* A file of this name; names that are no text have none here. */
-static bool is_file(struct archive_entry *entry, const char *name)
+/* Where the next file of this name begins, behind the first member; -1: there is none. Names that
+ * are no text have none here. */
+static int64_t find_next(struct archive *in, const char *name)
 {
-    const char *found = archive_entry_pathname(entry);
-    return archive_entry_filetype(entry) == AE_IFREG && found && !strcmp(found, name);
+    struct archive_entry *entry;
+    for (bool first = true;; first = false) {
+        const int status = archive_read_next_header(in, &entry);
+        if (status == ARCHIVE_EOF || status < ARCHIVE_WARN)
+            return -1;
+        const char *found = archive_entry_pathname(entry);
+        if (!first && archive_entry_filetype(entry) == AE_IFREG && found && !strcmp(found, name))
+            return archive_read_header_position(in);
+    }
 }
 
 int s2s_members_find(const struct s2s_members *tar, int64_t *at, const char *name,
                      struct s2s_error *err)
 {
     struct archive *in = NULL;
-    struct archive_entry *entry;
-    const int64_t from = *at;
     int fd = reopen(tar, err);
-    int rc = fd < 0 ? fd : begin(tar, &in, fd, from, err), status = ARCHIVE_OK;
-    for (bool first = true; rc == 0; first = false) {
-        status = archive_read_next_header(in, &entry);
-        if (status == ARCHIVE_EOF || status < ARCHIVE_WARN) {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: %s is not there", tar->name, name);
-        } else if (!first && is_file(entry, name)) {
-            *at = from + archive_read_header_position(in);
-            rc = 1;
-        }
+    int rc = fd < 0 ? fd : begin(tar, &in, fd, *at, err);
+    const int64_t behind = rc < 0 ? -1 : find_next(in, name);
+    if (rc == 0 && behind < 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: %s is not there", tar->name, name);
+    if (rc == 0) {
+        *at += behind;
+        rc = 1;
     }
     archive_read_free(in);
     if (fd >= 0)

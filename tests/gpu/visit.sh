@@ -23,6 +23,7 @@ if [ -n "$dry" ]; then
     [ -z "${VISIT_PLAN:-}" ] || { echo "visit.sh: VISIT_PLAN is of a visit to a GPU" >&2 && exit 2; }
     sed -i 's/"hidden_size": 256/"hidden_size": 32/; s/"intermediate_size": 512/"intermediate_size": 32/; s/"num_hidden_layers": 4/"num_hidden_layers": 2/; s/"head_dim": 64/"head_dim": 8/' small.json
     sed -i 's/steps: [0-9]*/steps: 2/' small.yaml salm.yaml
+    export GRADIENTS_SECONDS=600
     cp small.yaml part.yaml
     cp salm.yaml encoder.yaml
 fi

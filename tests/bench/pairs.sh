@@ -31,7 +31,7 @@ pair() {
         END {
             m = int((NR + 1) / 2)
             printf "%-22s %.2f times torch (%.2f to %.2f); ours%s, torch%s\n", name, ratio[m], ratio[1], ratio[NR], ours, peer
-            why = ratio[m] >= goal ? "met" : "products are " share[m] " % of the time, the rest is memory and all else"
+            why = ratio[m] >= goal ? "met" : "products are " share[m] + 0 " % of the time, the rest is memory and all else"
             printf "step, %s\t>= %s\t%.3g\t%.3g\tx torch\t%s\n", name, goal, ratio[m], 100 * ratio[m] / share[m], why >>table
         }'
 }

@@ -55,7 +55,7 @@ python3 tests/gpu/data.py "$out/tree/data"
 # kernels' sources, for a machine whose GPU the carried code does not fit
 cp tests/gpu/visit.sh tests/gpu/peer.py tests/gpu/report.py "$out/"
 # programs hold the same library, which a dictionary as large as all of them sees once
-tar -C "$out/tree" --sort=name -cf - . | xz -T1 --lzma2=preset=6,dict=128MiB >"$out/tree.tar.xz"
+tar -C "$out/tree" --sort=name -cf - . | xz -T1 --x86 --lzma2=preset=6,dict=128MiB >"$out/tree.tar.xz"
 rm -rf "$out/tree"
 bytes=$(du -sb "$out" | cut -f1)
 echo "$out: $((bytes / 1000000)) MB"

@@ -366,11 +366,12 @@ static inline int run_tests_on_tables(const struct CMUnitTest *tests, size_t n, 
 }
 
 /* The tests in bf16 on the emulator as a GPU of compute capability sm / 10, where that table runs,
- * or where S2S_TEST_TABLES names it "emu-sm90". */
+ * or where S2S_TEST_TABLES names it "emu-sm90"; and on a GPU where S2S_WGMMA was set. */
 #define run_emulated(sm, tests) run_tests_emulated(sm, tests, sizeof tests / sizeof *tests)
 static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *tests, size_t n)
 {
     const char *names = getenv("S2S_TEST_TABLES");
+    const bool on_gpu = getenv("S2S_WGMMA") != NULL;
     char own[32];
     int n_failed = 0;
     snprintf(own, sizeof own, "emu-sm%s", sm);
@@ -378,9 +379,10 @@ static inline int run_tests_emulated(const char *sm, const struct CMUnitTest *te
     setenv("S2S_WGMMA", "1", 1);
     for (int t = 0; t < N_TABLES; t++) {
         struct test_table table = tables[t];
-        if (strcmp(table.name, "emu") != 0)
+        const bool is_emu = strcmp(table.name, "emu") == 0;
+        if (!is_emu && !(on_gpu && strcmp(table.name, "cuda") == 0))
             continue;
-        if (names && strstr(names, own))
+        if (is_emu && names && strstr(names, own))
             table.name = own;
         const struct s2s_kernels *of = find_table(&table);
         if (of)

@@ -748,6 +748,14 @@ st.rename('vlm.safetensors', 'half.safetensors', lambda k: None if k[:9] == 'opt
         exits 0 s2s-ckpt ls back
         says "$eye.decoder.final_layernorm.bias	"
         says "$eye.decoder.final_layernorm.weight	"
+        # as transformers 5.24 names it
+        file=$(ls hf/*.safetensors)
+        python3 -c "
+import st, sys
+st.rename(sys.argv[1], sys.argv[1], lambda k: 'vision_projector.' * k.startswith('vision_final') + k)" "$file"
+        rm -rf again hf/s2s-manifest.json
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --layers numbered --map "$map" --config config.json hf again
+        exits 0 s2s-ckpt diff back again
         exits 1 s2s-ckpt convert -q --strict --to hf --config config.json half.safetensors x
         says "vision_final_layernorm."
     done <<NAMES

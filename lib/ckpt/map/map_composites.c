@@ -12,25 +12,26 @@
 #define WORDS \
     "{embedding.word_embeddings,output_layer,decoder.final_layernorm,decoder.final_norm}.weight"
 
+/* transformers 5.24 has the norm of the vision tower's end in what follows it */
+#define OMNI_NORM "rename vision_projector.vision_final_layernorm.{*} vision_final_layernorm.{*}\n"
+
 /* the language models of a SALM, under Hugging Face's names on both sides */
 #define SALM_WORDS "=nemotron_h|=qwen_moe|=mixtral|=gemma2|=llama|=nemotron|as_is"
 
 static const char composites[] =
     /* ---- language, vision and (Omni) sound; to Hugging Face all of them are one folder ---- */
-    "family nemotron_vlm\n"
-    "detect vision_model." EYE " !vision_model." CLIP " language_model." WORDS "\n"
+    "family nemotron_vlm\n" OMNI_NORM "detect vision_model." EYE " !vision_model." CLIP
+    " language_model." WORDS "\n"
     "include vlm_parts \"\" \"\"\n"
 
-    "family nemotron_vlm_bridge\n"
-    "detect llava_model.vision_model." EYE " !llava_model.vision_model." CLIP
-    " llava_model.language_model." WORDS "\n"
+    "family nemotron_vlm_bridge\n" OMNI_NORM "detect llava_model.vision_model." EYE
+    " !llava_model.vision_model." CLIP " llava_model.language_model." WORDS "\n"
     "include vlm_parts llava_model. \"\"\n"
 
     /* Megatron-Core's MimoModel names modalities and encoders as its trainer does, and not all
      * trainers wrap RADIO in a module. The modality is the one whose encoder has RADIO's position
      * embedding. */
-    "family nemotron_vlm_mimo\n"
-    "where modality_submodules.{1}.encoders.{2}."
+    "family nemotron_vlm_mimo\n" OMNI_NORM "where modality_submodules.{1}.encoders.{2}."
     "{position_embeddings,radio_model.position_embeddings}\n"
     "rename modality_submodules.{1}.encoders.{2}.radio_model.{*} "
     "modality_submodules.images.encoders.radio_encoder.radio_model.{*}\n"

@@ -36,7 +36,8 @@ def tensors_of(folder):
     for name in os.listdir(folder):
         if name.endswith(".safetensors"):
             out.update(load_file(os.path.join(folder, name)))
-    return {k: t for k, t in out.items() if not k.endswith(ANEW)}
+    # transformers 5.24 writes the norm as a part of what follows it, and reads both names
+    return {k.replace("vision_projector.vision_final_", "vision_final_"): t for k, t in out.items() if not k.endswith(ANEW)}
 
 
 def check(what, folder, words, ear):

@@ -11,13 +11,15 @@ import tarfile
 import tempfile
 
 try:
+    import google.protobuf  # noqa: F401  ParakeetConverter asks for it
     import numpy as np
     import torch
     from tokenizers import AddedToken
     from transformers import AutoModelForCTC, AutoProcessor, ParakeetTokenizer
     from transformers.convert_slow_tokenizer import ParakeetConverter
     from transformers.utils import logging
-except ImportError:
+except ImportError as e:
+    print(e)
     sys.exit(77)
 
 import make_nemo  # noqa: E402

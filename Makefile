@@ -180,7 +180,7 @@ $(foreach src,$(PROGRAM_SRC),$(eval $(call program,$(src))))
 
 # s2s-ckpt needs no more of libarchive than tar: where the archive of it is installed it is linked in, as loading the shared library and
 # what that brings (libxml2, ICU, libstdc++) took more than half of a start
-$(BIN)/s2s-ckpt: LIBS = $(subst -larchive,$(or $(filter /%,$(shell $(CC) -print-file-name=libarchive.a)),-larchive),$(PKG_LIBS)) -lstdc++ -l$(GEMM_LIB) -lm -ldl
+$(BIN)/s2s-ckpt: LIBS := $(subst -larchive,$(or $(filter /%,$(shell $(CC) -print-file-name=libarchive.a)),-larchive),$(LIBS))
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 	$(call say,LD,$@)

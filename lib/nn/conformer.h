@@ -1,7 +1,7 @@
 /*
- * The layer of FastConformer encoders over packed clips, forward only: the Conformer block with
- * relative positions. Names are those of Hugging Face's ParakeetEncoder. Initial values are uniform
- * in 1/sqrt(fan in), as NeMo's and torch's.
+ * The layer of Conformer encoders and adapters over packed clips, with relative positions in
+ * attention or without. Names are those of Hugging Face's ParakeetEncoder. Initial values are
+ * uniform in 1/sqrt(fan in), as NeMo's and torch's.
  */
 #ifndef S2S_NN_CONFORMER_H
 #define S2S_NN_CONFORMER_H

@@ -304,12 +304,15 @@ static void free_doubles(struct doubles *d)
 static void compare_with_definition(struct run *r, struct doubles *d)
 {
     static const char *const names[] = {"dq", "dk", "dv"};
+    /* o is rounded before rowsum(dO o); GPUs multiply with P and dS as BF16, too */
+    const bool on_gpu = strcmp(k->name, "emu") == 0 || strcmp(k->name, "cuda") == 0;
+    const double most = (on_gpu ? 2.5 : 2) * BF16_TOLERANCE;
     reference(r->p, d);
     close_to("o", r->x[3], d->o, r->n[0], r->width[0], r->width[0], 3e-6);
     close_to("lse", r->x[5], d->lse, r->n[0], r->p->n_heads, r->p->n_heads, 3e-6);
     for (int j = 0; j < 3; j++)
         close_to(names[j], r->g[j], d->g[j], r->n[j], r->width[j], r->width[j],
-                 is_bf16 ? 2.5 * BF16_TOLERANCE : 5e-6); /* o is rounded before rowsum(dO o) */
+                 is_bf16 ? most : 5e-6);
 }
 
 static void forward_and_gradients_agree_with_the_definition(void **state)

@@ -216,9 +216,11 @@ static void check(const struct problem *p, bool accumulate)
     close_to("dk", x.dk, r.dk, n, w, s, 4e-6);
     close_to("dvalue", x.dvalue, r.dvalue, n, w, s, 4e-6);
     close_to("dp", x.dp, r.dp, n_pos, w, s, 1e-5);
-    /* in BF16 sums of as many rounded numbers as there are pairs that see each other */
-    close_to("du", x.du, r.du, 1, w, w, is_bf16 ? 3e-2 : 1e-5);
-    close_to("dv", x.dv, r.dv, 1, w, w, is_bf16 ? 3e-2 : 1e-5);
+    /* GPUs add up dS as BF16, of as many pairs as see each other */
+    const bool on_gpu = strcmp(k->name, "emu") == 0 || strcmp(k->name, "cuda") == 0;
+    const double most = is_bf16 && on_gpu && (p->reach.chunk || p->share > 0) ? 2e-2 : 1e-5;
+    close_to("du", x.du, r.du, 1, w, w, most);
+    close_to("dv", x.dv, r.dv, 1, w, w, most);
     float *const all[] = {x.q,   x.k,  x.value, x.p,  x.u,      x.v,  x.d_o, x.o,
                           x.lse, x.dq, x.dk,    x.dp, x.dvalue, x.du, x.dv};
     double *const sums[] = {r.o, r.lse, r.dq, r.dk, r.dvalue, r.dp, r.du, r.dv};

@@ -26,6 +26,8 @@ for file in tests/bench/*_bench.c tests/bench/*_bench.sh; do
     *.sh) bash "$file" || status=1 ;;
     esac
 done
+# kaldi-native-fbank, where it is installed
+wanted "peer audio mel" "$@" && "$python" tests/bench/peer_mel.py 2>/dev/null
 # NeMo-RL's packers, where it is installed or in the folder MIRROR
 wanted "peer pack" "$@" && "$python" tests/bench/peer_pack.py 2>/dev/null
 if "$python" -c 'import torch, transformers' 2>/dev/null; then

@@ -61,6 +61,8 @@ int s2s_tar_writer_add(struct s2s_tar_writer *tar, const char *name, const void 
                        size_t len_bytes, struct s2s_error *err)
 {
     struct archive_entry *entry = archive_entry_new();
+    if (!entry)
+        return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for a header of a tar", tar->path);
     archive_entry_set_pathname(entry, name);
     archive_entry_set_size(entry, (la_int64_t)len_bytes);
     archive_entry_set_filetype(entry, AE_IFREG);
@@ -94,7 +96,8 @@ void s2s_tar_writer_abort(struct s2s_tar_writer *tar)
 {
     if (!tar)
         return;
-    archive_write_fail(tar->archive); /* what follows is not written */
+    if (tar->archive)
+        archive_write_fail(tar->archive); /* what follows is not written */
     s2s_outfile_abort(tar->out);
     release(tar);
 }

@@ -15,6 +15,27 @@ data() { python3 "$ROOT/tests/oracle/data/make_data.py"; }
 
 pack() { every_malloc out.s2s s2s-pack -q -j1 --tokenizer "${tokens:-$tok}" "$@" -o out.s2s; }
 
+@test "memory that is lost where an allocation fails is noticed" {
+    [ -n "$LSAN" ] || skip "no leak sanitizer that works here"
+    cat >loses.c <<'C'
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    char *volatile a = malloc(10), *volatile b = malloc(10);
+    if (!a || !b)
+        return fputs("s2s-x: out of memory\n", stderr), KEEP ? b = NULL, 1 : (free(a), free(b), 1);
+    free(a), free(b);
+    return puts("made"), 0;
+}
+C
+    ${CC:-cc} -DKEEP=0 loses.c -o frees
+    ${CC:-cc} -DKEEP=1 loses.c -o loses
+    every_malloc - ./frees
+    exits 1 every_malloc - ./loses
+    says "malloc 1 of 3: memory is lost"
+}
+
 @test "s2s-pack: rows of ids" {
     tiny_model '' 1 1 1
     every_malloc out.s2s s2s-pack -q --ids ids.jsonl --tokens 64 -o out.s2s

@@ -41,6 +41,11 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
+/* those of the leak sanitizer, where liblsan is preloaded behind this library */
+extern void *__interceptor_malloc(size_t) __attribute__((weak));
+extern void *__interceptor_calloc(size_t, size_t) __attribute__((weak));
+extern void *__interceptor_realloc(void *, size_t) __attribute__((weak));
+extern void *__interceptor_memalign(size_t, size_t) __attribute__((weak));
 
 enum how { NONE, FAIL, SHORT, CUT };
 
@@ -48,6 +53,7 @@ static char wanted[16];
 static long countdown;
 static int error_number, is_short, is_cut, is_kill, is_lose, is_run, is_hold, is_slow;
 static atomic_long n_calls;
+static _Thread_local int of_sanitizer; /* what the leak sanitizer asks for is not to fail */
 
 __attribute__((constructor)) static void read_environment(void)
 {
@@ -91,7 +97,7 @@ __attribute__((destructor)) static void write_count(void)
 
 static enum how reached(const char *call)
 {
-    if (countdown == 0 || strcmp(call, wanted) != 0)
+    if (countdown == 0 || of_sanitizer || strcmp(call, wanted) != 0)
         return NONE;
     const long n = atomic_fetch_add(&n_calls, 1) + 1;
     if (is_slow && n >= countdown)
@@ -224,6 +230,16 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(vo
     return reached("thread") ? error_number : next(thread, how, run, arg);
 }
 
+/* the leak sanitizer asks in each new thread, and aborts if that fails */
+int pthread_getattr_np(pthread_t thread, pthread_attr_t *attr)
+{
+    int (*next)(pthread_t, pthread_attr_t *) = dlsym(RTLD_NEXT, "pthread_getattr_np");
+    of_sanitizer = 1;
+    const int rc = next(thread, attr);
+    of_sanitizer = 0;
+    return rc;
+}
+
 int mkdir(const char *path, mode_t mode)
 {
     return reached("mkdir") ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
@@ -300,24 +316,37 @@ int scandirat(int dir, const char *path, struct dirent ***entries,
     return reached("scandirat") ? -1 : real(dir, path, entries, filter, order);
 }
 
+static void *allocated(size_t len)
+{
+    return __interceptor_malloc ? __interceptor_malloc(len) : __libc_malloc(len);
+}
+
+static void *aligned(size_t alignment, size_t len)
+{
+    return __interceptor_memalign ? __interceptor_memalign(alignment, len)
+                                  : __libc_memalign(alignment, len);
+}
+
 void *malloc(size_t len)
 {
-    return reached("malloc") ? NULL : __libc_malloc(len);
+    return reached("malloc") ? NULL : allocated(len);
 }
 
 void *calloc(size_t n, size_t size)
 {
-    return reached("malloc") ? NULL : __libc_calloc(n, size);
+    if (reached("malloc"))
+        return NULL;
+    return __interceptor_calloc ? __interceptor_calloc(n, size) : __libc_calloc(n, size);
 }
 
 void *aligned_alloc(size_t alignment, size_t len)
 {
-    return reached("aligned") ? NULL : __libc_memalign(alignment, len);
+    return reached("aligned") ? NULL : aligned(alignment, len);
 }
 
 int posix_memalign(void **ptr, size_t align, size_t len)
 {
-    void *made = reached("malloc") ? NULL : __libc_memalign(align, len);
+    void *made = reached("malloc") ? NULL : aligned(align, len);
     if (!made)
         return ENOMEM;
     *ptr = made;
@@ -326,5 +355,7 @@ int posix_memalign(void **ptr, size_t align, size_t len)
 
 void *realloc(void *ptr, size_t len)
 {
-    return reached("malloc") ? NULL : __libc_realloc(ptr, len);
+    if (reached("malloc"))
+        return NULL;
+    return __interceptor_realloc ? __interceptor_realloc(ptr, len) : __libc_realloc(ptr, len);
 }

@@ -123,11 +123,13 @@ LINES
 }
 
 @test "long: dropout on all axes, of Mamba layers and mixtures of experts" {
+    # key-value heads for each of cp x tp ranks
+    sed 's/"num_key_value_heads": 2/"num_key_value_heads": 4/' llm.json >heads.json
     equal <<'LINES'
 mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true train.recompute=selective | r.yaml train.dropout={"hidden":0.1} model.lora={"rank":4,"dropout":0.1} data.train=[odd.s2s]
-mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/nemotron_h train.dropout=0.2
-mesh.cp=2 mesh.dp=2 | p.yaml model.path=MODELS/nemotron_h train.dropout=0.2
-mesh.cp=2 mesh.cp_comm=a2a mesh.tp=2 | r.yaml train.dropout=0.2
+mesh.tp=2 mesh.sequence_parallel=true | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 train.dropout=0.2
+mesh.cp=2 mesh.dp=2 | p.yaml model.path=MODELS/nemotron_h optimizer.lr=2e-3 train.dropout=0.2
+mesh.cp=2 mesh.cp_comm=a2a mesh.tp=2 | r.yaml train.dropout=0.2 model.llm.config=heads.json
 mesh.cp=2 mesh.cp_comm=p2p mesh.dp=2 | r.yaml train.dropout=0.2
 mesh.cp=4 mesh.cp_comm=p2p | r.yaml train.dropout=0.2 model.llm.config=window.json
 mesh.ep=2 mesh.dp=2 | p.yaml model.path=MODELS/mixtral train.dropout=0.2

@@ -3,6 +3,7 @@
 #   release   the whole suite with its long tests
 #   sanitize  the suite under ASan and UBSan
 #   tsan      threads that work on one tensor, threads in general, and those of emulated GPUs, under TSan
+#   memcheck  each program once under valgrind, built for a CPU that it knows
 #   levels    the tests of kernels at each level of CPU_LEVELS that this machine has
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
@@ -13,7 +14,7 @@
 set -u
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3} S2S_BIN=${S2S_BIN:-$PWD/bin}
-known="release sanitize tsan levels fuzz oracle"
+known="release sanitize tsan memcheck levels fuzz oracle"
 export JOBS=${JOBS:-$(nproc)}
 results=$(mktemp -d)
 export results
@@ -67,6 +68,10 @@ emulated_tsan() {
         S2S_TEST_TABLES=emu OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/kernels/${name}_test || return 1
     done
 }
+memcheck() {
+    command -v valgrind >/dev/null || { echo "no valgrind" && return 77; }
+    make -s -j"$JOBS" DEBUG=1 MARCH=x86-64-v3 BUILD=build/memcheck all && tests/memcheck.sh build/memcheck
+}
 levels() {
     local names="x86-64-v2 x86-64-v3 x86-64-v4" level tests
     tests=$(printf '%s\n' tests/unit/kernels/*_test.c | sed 's,^,build/release-levels/,; s,\.c$,,')
@@ -101,6 +106,7 @@ part() {
     release) timed "suite with its long tests" release ;;
     sanitize) timed "suite under ASan and UBSan" sanitize ;;
     tsan) timed "threads under TSan" tsan ;;
+    memcheck) timed "programs under valgrind" memcheck ;;
     levels) levels ;;
     fuzz) timed "fuzzing" fuzz ;;
     oracle) timed "programs for the scripts of tests/oracle" make -s -j"$JOBS" all && oracle ;;

@@ -161,9 +161,9 @@ template <class P_, int D_, int WARPS_, rel_columns OF_> struct rel_rows_shape {
     enum { TILES = OF == REL_KEYS ? 6 : 5, ROOM_AT = TILES * M * ROW };
     enum { SHARED_BYTES = ROOM_AT + (BANDS > 2 * TURNED_BYTES ? BANDS : 2 * TURNED_BYTES) };
     static_assert(SHARED_BYTES <= 99 << 10, "the shared memory of a block");
-    /* steps of products whose fragments are loaded ahead: those of all steps of a wide head would
-     * fill the registers, and be spilled (make cuda-lint) */
-    enum { AT_ONCE = D > 64 ? 4 : att_shape<P, D>::STEPS };
+    /* steps of products whose fragments are loaded ahead: those of all steps of a wide head, or in
+     * F32, would fill the registers, and be spilled (make cuda-lint) */
+    enum { AT_ONCE = D > 64 || SIZE == 4 ? 4 : att_shape<P, D>::STEPS };
     /* of a multiprocessor, 0: as the compiler likes, which spills no registers so */
     enum { KEYS_BLOCKS = SIZE == 4 && D == 64 ? 0 : 2 };
 };

@@ -259,6 +259,29 @@ assert np.abs(full.reshape(-1, 32) - want).max() < 1e-5
 PY
 }
 
+@test "an emulated GPU encodes as the CPU does, the same bytes on any number of ranks" {
+    local built=$BUILD
+    case $built in /*) ;; *) built=$ROOT/$built ;; esac
+    sed -i 2q clips.jsonl
+    packs mel p.s2s
+    encode -j 1 p.s2s -o cpu.s2s
+    export S2S_CUDA=$built/libs2s-emu.so
+    encode --device cuda -j 2 p.s2s -o gpu.s2s
+    mpirun_n 2 s2s-encode -q -j 1 --device cuda --encoder "$E" p.s2s -o two.s2s
+    same gpu.s2s two.s2s
+    paste -d' ' <(tensor cpu.s2s 0 audio_embeds | sed 1d) <(tensor gpu.s2s 0 audio_embeds | sed 1d) | awk '
+        { far = $1 > $2 ? $1 - $2 : $2 - $1; n += far > 0; bad += !(far <= 1e-5) }
+        END { exit bad || n == 0 || NR != 32 * 24 }'
+    # no library, no device of that name, nothing to run on one
+    S2S_CUDA=$PWD/absent.so exits 1 encode --device cuda p.s2s -o out
+    says "make CUDA=1"
+    [ ! -e out ]
+    exits 2 encode --device tpu p.s2s -o out
+    says "cpu, cuda"
+    exits 2 s2s-encode --features mel --device cuda p.s2s -o out
+    says "--device needs --encoder"
+}
+
 @test "plan: shares, dummies, the shortest length" {
     exits 0 s2s-encode --plan --ranks 2 --json --lengths 900,400,700,300,800
     python3 - "$output" <<'PY'

@@ -13,7 +13,8 @@
 #include "lib/model/projection.h"
 #include "tools/encode/encode.h"
 
-/* A thread's own: operations share the memory of their device, so each thread has one. */
+/* A thread's own: operations share the memory of their device, so each thread has one. The one
+ * thread of a GPU has the parameters' own, whose queue they were loaded in. */
 struct worker {
     struct s2s_device *device;
     struct s2s_tape *tape;
@@ -54,9 +55,7 @@ static int add_projection(struct encode_coder *c, const struct s2s_safetensors *
 
 static int open_encoder(struct encode_coder *c, const char *dir, struct s2s_error *err)
 {
-    int rc = s2s_device_open(&c->device, NULL, err);
-    if (rc < 0)
-        return rc;
+    int rc;
     c->params = s2s_params_new(c->device);
     /* its parameters bear a prefix, so that the loader leaves the projection alone */
     struct s2s_model_options options = {.prefix = "encoder.", .params = c->params};
@@ -105,22 +104,43 @@ static int load_all(struct encode_coder *c, const char *projection, struct s2s_e
     return rc;
 }
 
-int encode_coder_open(struct encode_coder **coder, const char *encoder, const char *projection,
-                      int n_workers, struct s2s_error *err)
+static bool is_cpu(const char *device)
+{
+    return !device || strcmp(device, s2s_device_names[0]) == 0;
+}
+
+int encode_n_workers(const struct encode_options *opt)
+{
+    return is_cpu(opt->device) ? opt->common.jobs : 1;
+}
+
+static int open_worker(struct encode_coder *c, const char *device, struct s2s_error *err)
+{
+    struct worker *w = &c->workers[c->n_workers];
+    int rc = 0;
+    w->device = c->device;
+    if (is_cpu(device) && (rc = s2s_device_open(&w->device, device, err)) == 0)
+        w->device->queue.lanes = 1; /* clips are what runs at the same time */
+    if (rc < 0)
+        return rc;
+    w->tape = s2s_tape_new(w->device, false);
+    c->n_workers++;
+    return 0;
+}
+
+int encode_coder_open(struct encode_coder **coder, const struct encode_options *opt, int index,
+                      struct s2s_error *err)
 {
     struct encode_coder *c = *coder = s2s_xcalloc(1, sizeof *c);
-    int rc = open_encoder(c, encoder, err);
-    if (rc < 0 || (rc = load_all(c, projection, err)) < 0)
+    const int n_workers = encode_n_workers(opt);
+    int rc = s2s_device_open_at(&c->device, opt->device, index, err);
+    if (rc < 0 || (rc = open_encoder(c, opt->encoder, err)) < 0 ||
+        (rc = load_all(c, opt->projection, err)) < 0)
         return rc;
     c->workers = s2s_xcalloc((size_t)n_workers, sizeof *c->workers);
-    for (c->n_workers = 0; c->n_workers < n_workers; c->n_workers++) {
-        struct worker *w = &c->workers[c->n_workers];
-        if ((rc = s2s_device_open(&w->device, NULL, err)) < 0)
-            return rc;
-        w->device->queue.lanes = 1; /* clips are what runs at the same time */
-        w->tape = s2s_tape_new(w->device, false);
-    }
-    return 0;
+    while (rc == 0 && c->n_workers < n_workers)
+        rc = open_worker(c, opt->device, err);
+    return rc;
 }
 
 void encode_coder_close(struct encode_coder *c)
@@ -129,7 +149,8 @@ void encode_coder_close(struct encode_coder *c)
         return;
     for (int i = 0; i < c->n_workers; i++) {
         s2s_tape_free(c->workers[i].tape);
-        s2s_device_close(c->workers[i].device);
+        if (c->workers[i].device != c->device)
+            s2s_device_close(c->workers[i].device);
     }
     free(c->workers);
     s2s_model_free(c->model);

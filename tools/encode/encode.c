@@ -36,7 +36,7 @@ struct window {
 struct run {
     const struct encode_options *opt;
     struct s2s_mesh *mesh;
-    int rank, n_ranks;
+    int rank, n_ranks, n_workers;
     struct s2s_stream *in; /* rank 0 */
     struct s2s_stream_writer *out;
     json_t *header;
@@ -76,18 +76,18 @@ static int read_mel_config(struct run *run, struct s2s_error *err)
 
 static int open_coder(struct run *run, struct s2s_error *err)
 {
-    const int jobs = run->opt->common.jobs;
-    int rc = encode_coder_open(&run->coder, run->opt->encoder, run->opt->projection, jobs, err);
+    const int n = run->n_workers = encode_n_workers(run->opt);
+    int rc = encode_coder_open(&run->coder, run->opt, s2s_mesh_local_rank(run->mesh), err);
     if (rc < 0 || (rc = read_mel_config(run, err)) < 0 ||
         (rc = s2s_mel_new(&run->mel, &run->mel_config, err)) < 0)
         return rc;
     run->reader.mel = &run->mel_config;
     run->width = encode_coder_width(run->coder);
-    run->works = s2s_xcalloc((size_t)jobs, sizeof *run->works);
-    for (int i = 0; i < jobs; i++)
+    run->works = s2s_xcalloc((size_t)n, sizeof *run->works);
+    for (int i = 0; i < n; i++)
         run->works[i] = s2s_mel_work_new(run->mel);
-    run->errors = s2s_xcalloc((size_t)jobs, sizeof *run->errors);
-    run->codes = s2s_xcalloc((size_t)jobs, sizeof *run->codes);
+    run->errors = s2s_xcalloc((size_t)n, sizeof *run->errors);
+    run->codes = s2s_xcalloc((size_t)n, sizeof *run->codes);
     return 0;
 }
 
@@ -436,8 +436,8 @@ static void encode_task(void *ctx, size_t i, int worker)
 
 static int encode_mine(struct run *run, struct s2s_error *err)
 {
-    s2s_parallel_for(run->win.n_mine, run->opt->common.jobs, encode_task, run);
-    for (int i = 0; i < run->opt->common.jobs; i++)
+    s2s_parallel_for(run->win.n_mine, run->n_workers, encode_task, run);
+    for (int i = 0; i < run->n_workers; i++)
         if (run->codes[i] < 0) {
             *err = run->errors[i];
             return run->codes[i];
@@ -595,7 +595,7 @@ int encode_run(const struct encode_options *opt, struct s2s_mesh *mesh, struct s
     s2s_stream_close(run.in);
     s2s_schema_release(&run.reader.schema);
     json_decref(run.header);
-    for (int i = 0; run.works && i < opt->common.jobs; i++)
+    for (int i = 0; run.works && i < run.n_workers; i++)
         s2s_mel_work_free(run.works[i]);
     free(run.works);
     free(run.errors);

@@ -26,6 +26,7 @@
 struct encode_options {
     struct s2s_common common;
     const char *encoder, *projection, *features, *config, *lengths;
+    const char *device; /* NULL: the default one */
     bool bf16, plan;
     int ranks;            /* of the plan; 0: those of the launch */
     double batch_seconds; /* 0: not given */
@@ -71,9 +72,13 @@ bool encode_is_clip_tensor(const char *name);
 
 struct encode_coder;
 
-/* Opens encoder and projection for n_workers threads. Gives: encode_coder_close. */
-int encode_coder_open(struct encode_coder **coder, const char *encoder, const char *projection,
-                      int n_workers, struct s2s_error *err);
+/* Threads that encode: those of --jobs on the CPU. A GPU has one, as its kernels have threads of
+ * their own. */
+int encode_n_workers(const struct encode_options *opt);
+/* Opens encoder and projection, on the index-th of the devices of that name, for
+ * encode_n_workers threads. Gives: encode_coder_close. */
+int encode_coder_open(struct encode_coder **coder, const struct encode_options *opt, int index,
+                      struct s2s_error *err);
 void encode_coder_close(struct encode_coder *coder);           /* NULL is a no-op */
 int64_t encode_coder_width(const struct encode_coder *coder);  /* of what comes out */
 int64_t encode_coder_n_mels(const struct encode_coder *coder); /* of what goes in */

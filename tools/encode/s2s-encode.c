@@ -4,6 +4,7 @@
 
 #include "lib/audio/features.h"
 #include "lib/io/outfile.h"
+#include "lib/tensor/device.h"
 #include "tools/encode/encode.h"
 
 enum {
@@ -11,6 +12,7 @@ enum {
     KEY_PROJECTION,
     KEY_DTYPE,
     KEY_BATCH_SECONDS,
+    KEY_DEVICE,
     KEY_FEATURES,
     KEY_CONFIG,
     KEY_PLAN,
@@ -31,6 +33,7 @@ static const struct argp_option option_table[] = {
      "Seconds of sound that are held and encoded together; changes no byte (default 60, or 20 a "
      "thread)",
      1},
+    {"device", KEY_DEVICE, "cpu|cuda", 0, "What runs the encoder (default cpu; doc/GPU.md)", 1},
     {NULL, 0, NULL, 0, "Features only:", 2},
     {"features", KEY_FEATURES, "mel", 0, "Log-mel features of a stream or of sound files", 2},
     {"config", KEY_CONFIG, "F", 0, "preprocessor_config.json (also with --encoder)", 2},
@@ -56,6 +59,8 @@ static void check_options(struct encode_options *opt, struct argp_state *state)
         argp_error(state, "one of --encoder, --features and --plan is needed");
     if (opt->projection && !opt->encoder)
         argp_error(state, "--projection needs --encoder");
+    if (opt->device && !opt->encoder)
+        argp_error(state, "--device needs --encoder");
     if (opt->lengths && (!opt->plan || opt->n_inputs))
         argp_error(state, "--lengths belongs to --plan and takes the place of IN");
     if (opt->ranks && !opt->plan)
@@ -87,6 +92,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_BATCH_SECONDS:
         opt->batch_seconds = s2s_arg_f64(state, "batch-seconds", arg, 0.001, 1e9);
+        return 0;
+    case KEY_DEVICE:
+        opt->device = s2s_device_names[s2s_arg_choice(state, "device", arg, s2s_device_names)];
         return 0;
     case KEY_FEATURES:
         s2s_arg_choice(state, "features", arg, features);

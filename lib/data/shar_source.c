@@ -1,5 +1,6 @@
 /* Reads Lhotse's Shar. */
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,8 +141,14 @@ static int add_folder(struct specs *specs, const char *path, struct s2s_error *e
     DIR *dir = opendir(path);
     const struct dirent *entry;
     struct specs here = {.n = 0};
-    if (!dir)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
+    if (!dir) {
+        const bool is_file = errno == ENOTDIR;
+        int rc = s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
+        return is_file ? s2s_error_hint(err, rc,
+                                        "--shar takes a folder, or files as FIELD=F; --cuts takes "
+                                        "lines of cuts, --tar the tars of WebDataset")
+                       : rc;
+    }
     while ((entry = readdir(dir))) {
         const size_t len = strcspn(entry->d_name, ".");
         if (len == 0 || (!is_lines(entry->d_name) && !is_tar(entry->d_name)))

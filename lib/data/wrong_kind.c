@@ -23,7 +23,11 @@ static const struct {
     {0, 4, "PAR1", {"Parquet", "write its rows as JSON lines, e.g. pandas' to_json(lines=True)"}},
     {0, 6, "ARROW1", {"Arrow", "write its rows as JSON lines, e.g. datasets' to_json()"}},
     {0, 4, "PK\x03\x04", {"a zip archive", "unpack it"}},
-    {0, 6, "\x93NUMPY", {"a numpy array", "write its rows as JSON lines for --ids"}},
+    {0,
+     6,
+     "\x93NUMPY",
+     {"a numpy array", "s2s-pack npy takes a packed SFT file; write other rows as JSON lines for "
+                       "--ids"}},
     {0, 4, "RIFF", {"sound", "name it in a line of a manifest, as audio_filepath"}},
     {0, 4, "fLaC", {"sound", "name it in a line of a manifest, as audio_filepath"}},
     {0, 4, "OggS", {"sound", "name it in a line of a manifest, as audio_filepath"}},
@@ -64,6 +68,22 @@ static size_t indent_of(const struct s2s_line *line)
     return n;
 }
 
+/* Is it a config of a blend? Its list may come behind other keys. */
+static bool is_config(const struct s2s_lines *file, const char *text, size_t len)
+{
+    enum { LOOKED_AT = 4096 };
+    const size_t n = file->len < LOOKED_AT ? file->len : LOOKED_AT;
+    return (len > 6 && !memcmp(text, "- type", 6)) || memmem(file->data, n, "input_cfg:", 10);
+}
+
+static bool is_printable(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] < ' ' && text[i] != '\t' && text[i] != '\r')
+            return false;
+    return true;
+}
+
 static const struct guess *guess_text(const struct s2s_lines *file, const struct s2s_line *line)
 {
     static const struct guess array = {
@@ -74,6 +94,7 @@ static const struct guess *guess_text(const struct s2s_lines *file, const struct
         "jq -c . FILE makes JSON lines of it"};
     static const struct guess config = {"a config", "--input-cfg takes a blend"};
     static const struct guess xml = {"XML or HTML", "is it what was to be downloaded?"};
+    static const struct guess lines = {"lines that are no JSON", "--text takes lines of text"};
     const char *text = line->text + indent_of(line);
     const size_t len = line->len - indent_of(line);
     if (len == 0)
@@ -90,9 +111,9 @@ static const struct guess *guess_text(const struct s2s_lines *file, const struct
     }
     if (*text == '<')
         return &xml;
-    if ((len > 6 && !memcmp(text, "- type", 6)) || memmem(text, len, "input_cfg:", 10))
+    if (is_config(file, text, len))
         return &config;
-    return NULL;
+    return is_printable(text, len) ? &lines : NULL;
 }
 
 /* ---- objects of other kinds ---- */
@@ -142,9 +163,14 @@ static const struct guess summary = {"a config or a summary of one object, not a
 static const struct guess *guess_object(const json_t *object, enum s2s_lines_kind wanted)
 {
     const int kind = kind_of(object);
+    const bool has_text = json_is_string(json_object_get(object, "text"));
     if (json_object_get(object, "input_cfg"))
         return &summary;
-    if (kind == (int)wanted || wanted == S2S_LINES_TEXT_JSONL)
+    /* any object may have a text under some key, but for lists of turns */
+    if (wanted == S2S_LINES_TEXT_JSONL && (has_text || (!json_object_get(object, "conversations") &&
+                                                        !json_object_get(object, "messages"))))
+        return NULL;
+    if (kind == (int)wanted)
         return NULL;
     /* SFT and NeMo's conversations have much in common */
     if (kind == S2S_LINES_SFT && wanted == S2S_LINES_CONVERSATION &&
@@ -156,10 +182,24 @@ static const struct guess *guess_object(const json_t *object, enum s2s_lines_kin
         return &recordings;
     if (json_object_get(object, "recording_id"))
         return &supervisions;
-    return json_object_size(object) > 0 && json_object_size(object) <= 3 &&
-                   json_is_string(json_object_get(object, "text")) && wanted != S2S_LINES_NEMO
-               ? &kinds[S2S_LINES_TEXT_JSONL]
-               : NULL;
+    if (wanted == S2S_LINES_NEMO && json_object_get(object, "duration"))
+        return NULL; /* it lacks a key */
+    return json_object_size(object) <= 3 && has_text ? &kinds[S2S_LINES_TEXT_JSONL] : NULL;
+}
+
+/* Lines of text may be any; but whoever trains on the JSON of a list of samples is told. */
+static void warn_of_json(const struct s2s_lines *file)
+{
+    struct s2s_line line = {.number = 0};
+    if (!s2s_lines_next(file, &line) || line.len == 0 || *line.text != '{')
+        return;
+    json_t *object = json_loadb(line.text, line.len, 0, NULL);
+    const struct guess *guess =
+        json_is_object(object) ? guess_object(object, S2S_LINES_TEXT) : NULL;
+    if (guess)
+        s2s_warn("data", "%s: its lines are taken as text, JSON and all, and look like %s (%s)",
+                 file->path, guess->what, guess->hint);
+    json_decref(object);
 }
 
 int data_check_kind(const struct s2s_lines *file, enum s2s_lines_kind kind, struct s2s_error *err)
@@ -174,6 +214,8 @@ int data_check_kind(const struct s2s_lines *file, enum s2s_lines_kind kind, stru
         guess = json_is_object(object) ? guess_object(object, kind) : guess_text(file, &line);
         json_decref(object);
     }
+    if (!guess && kind == S2S_LINES_TEXT)
+        warn_of_json(file);
     if (!guess)
         return 0;
     int rc = s2s_error_set(err, S2S_E_FORMAT, "%s: is %s", file->path, guess->what);

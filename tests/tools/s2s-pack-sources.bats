@@ -203,6 +203,9 @@ input_cfg: [{type: txt, paths: txt/s0_0.txt}, {type: txt, paths: txt/s1_0.txt}]'
     jq . nemo/u0.json >pretty.json
     jq -s -c . nemo/u0.json >array.json
     printf 'input_cfg:\n' >cfg.yaml
+    printf 'shuffle: true\ninput_cfg:\n' >flat.yaml
+    echo '{"text":"hello"}' >words.jsonl
+    echo hello >words.txt
     pack --sft sft/c0.jsonl --batch-size 4 -o done.s2s
     printf 'PAR1....PAR1' >p.parquet
     while read -r option file text; do
@@ -226,7 +229,18 @@ input_cfg: [{type: txt, paths: txt/s0_0.txt}, {type: txt, paths: txt/s1_0.txt}]'
 --manifest wav/w0.wav found sound
 --manifest done.s2s packed stream
 --manifest cfg.yaml --input-cfg takes
+--manifest flat.yaml --input-cfg takes
+--manifest words.jsonl --text-jsonl takes them
+--manifest words.txt --text takes lines
+--sft words.txt --text takes lines
+--text-jsonl sft/c0.jsonl --sft takes them
+--text-jsonl talk/t0.jsonl --conversations takes them
 T
+    exits 2 pack --shar nemo/u0.json --tokens 64 -o out.s2s
+    says "nemo/u0.json: cannot open: Not a directory; --shar takes a folder"
+    # any line may be a text
+    s2s-pack --text nemo/u0.json --tokenizer "$tok" --batch-size 1 -o out.s2s 2>said
+    grep -q "nemo/u0.json: its lines are taken as text, JSON and all, and look like a NeMo manifest (--manifest takes it)" said
     exits 1 pack --manifest tar/manifest_0.json --tars nemo/u0.json --tokens 64 -o out.s2s
     says "nemo/u0.json: is no tar"
     exits 1 pack --input-cfg nemo/u0.json --tokens 64 -o out.s2s

@@ -90,7 +90,7 @@ static int make_duplex(struct s2s_sample *sample, const json_t *json, struct s2s
     return rc;
 }
 
-int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
+int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line, int variant,
                        const struct s2s_manifest_options *opt, struct s2s_error *err)
 {
     struct s2s_cut *cut;
@@ -98,7 +98,8 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
     json_t *json = data_load_object(line, err);
     if (!json)
         return S2S_E_FORMAT;
-    int rc = s2s_cut_parse(&cut, json, opt->audio_field, opt->path, err);
+    const int n = opt->said_field ? 1 : data_window_cut(json, &opt->window, variant, err);
+    int rc = n < 0 ? n : s2s_cut_parse(&cut, json, opt->audio_field, opt->path, err);
     if (rc == 0 && opt->said_field)
         rc = make_duplex(sample, json, cut, opt, err);
     else if (rc == 0)
@@ -106,5 +107,5 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
     json_decref(json);
     if (rc < 0)
         s2s_sample_release(sample);
-    return rc;
+    return rc < 0 ? rc : n;
 }

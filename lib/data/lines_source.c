@@ -236,15 +236,19 @@ static int parse_line(const struct lines_source *s, struct s2s_sample *sample,
                       struct s2s_error *err)
 {
     const char *path = s->files[place->part].path;
-    const struct s2s_manifest_options how = {s2s_spool_is_pipe(path) ? NULL : path, s->text_field,
-                                             s->lang_field, s->audio_field, s->said_field};
+    const struct s2s_manifest_options how = {s2s_spool_is_pipe(path) ? NULL : path,
+                                             s->text_field,
+                                             s->lang_field,
+                                             s->audio_field,
+                                             s->said_field,
+                                             s->opt.window};
     switch (s->kind) {
     case S2S_LINES_NEMO:
         return with_text(sample, s2s_data_parse_nemo(sample, line, place->variant, &how, err), err);
     case S2S_LINES_CUTS:
         if (s->said_field)
-            return s2s_data_parse_cut(sample, line, &how, err);
-        return with_text(sample, s2s_data_parse_cut(sample, line, &how, err), err);
+            return s2s_data_parse_cut(sample, line, 0, &how, err);
+        return with_text(sample, s2s_data_parse_cut(sample, line, place->variant, &how, err), err);
     case S2S_LINES_TURNS:
         return data_parse_turns(sample, line, &how, &s->opt.turns, err);
     case S2S_LINES_PAIRS:

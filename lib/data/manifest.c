@@ -20,10 +20,13 @@ static void take_range(struct s2s_sample *sample, struct s2s_sound *s, double of
     sample->id = id;
 }
 
+/* Reads the line's sound, or the window of it that the variant is. Returns how many windows it has.
+ */
 static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json_t *object,
-                      struct s2s_error *err)
+                      const struct s2s_window *window, int variant, struct s2s_error *err)
 {
     double offset_s = 0;
+    int n_windows;
     int rc = data_get_string(&s->source, object, "audio_filepath", err);
     if (rc >= 0 && (rc == 0 || !*s->source))
         return s2s_error_set(err, S2S_E_FORMAT, "'audio_filepath' is missing");
@@ -38,15 +41,19 @@ static int nemo_audio(struct s2s_sample *sample, struct s2s_sound *s, const json
     if (rc < 0)
         return rc;
     sample->id = data_stem_of(s->source);
-    if (rc > 0)
+    n_windows = data_window_count(window, s->duration_s, err);
+    if (n_windows < 0)
+        return n_windows;
+    const bool is_part = data_window_part(window, variant % n_windows, &offset_s, &s->duration_s);
+    if (rc > 0 || is_part)
         take_range(sample, s, offset_s);
     const json_t *channel = json_object_get(object, "channel");
     if (!json_is_integer(channel)) /* a word is some other's key, and stays in `custom` */
-        return 0;
+        return n_windows;
     if (json_integer_value(channel) < 0 || json_integer_value(channel) > INT32_MAX)
         return s2s_error_set(err, S2S_E_RANGE, "'channel' is no number from 0 on");
     s->channel = (int)json_integer_value(channel);
-    return 0;
+    return n_windows;
 }
 
 /* Text and language of the line, or of an entry of its alt_text. */
@@ -221,21 +228,22 @@ int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, 
                         const struct s2s_manifest_options *opt, struct s2s_error *err)
 {
     *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
-    if (variant == 0 && parse_plain_nemo(sample, line, opt))
+    if (variant == 0 && !(opt->window.length_s > 0) && parse_plain_nemo(sample, line, opt))
         return 1;
     json_t *object = data_load_object(line, err);
     struct s2s_sound *sound;
     if (!object)
         return S2S_E_FORMAT;
-    int rc = 0;
+    int rc = 0, n_windows;
     if (data_is_truthy(json_object_get(object, "_skipme")))
         goto out;
     sound = &s2s_sample_add(sample, "user", NULL)->sound;
-    rc = nemo_audio(sample, sound, object, err);
-    if (rc == 0)
-        rc = nemo_text(sample, object, variant, opt, err);
+    rc = n_windows = nemo_audio(sample, sound, object, &opt->window, variant, err);
+    if (rc > 0)
+        rc = nemo_text(sample, object, variant / n_windows, opt, err);
     if (rc < 0)
         goto out;
+    rc *= n_windows;
     nemo_custom(sample, object, opt);
     sound->path = data_resolve(sound->source, opt->path);
     s2s_sample_answer(sample);

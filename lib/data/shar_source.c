@@ -485,12 +485,17 @@ static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json
         const struct data_cut_maker maker = {make_part, &part};
         return data_turns_of_cut(sample, json, &s->opt.turns, &maker, err);
     }
-    if (rc == 0)
+    int n = 1;
+    if (rc == 0 && !s->sound_fields[SAID])
+        rc = n = data_window_cut(json, &s->opt.window, place->variant, err);
+    if (rc >= 0)
         rc = make_cut(&heard, s, json, HEARD, place, err);
     if (rc < 0)
         return rc;
-    if (!s->sound_fields[SAID])
-        return s2s_sample_of_cut(sample, json, heard, err);
+    if (!s->sound_fields[SAID]) {
+        rc = s2s_sample_of_cut(sample, json, heard, err);
+        return rc < 0 ? rc : n;
+    }
     rc = make_cut(&said, s, json, SAID, place, err);
     if (rc == 0)
         return s2s_sample_of_duplex(sample, json, heard, said, err);

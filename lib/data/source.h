@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "lib/data/sample.h"
+#include "lib/data/window.h"
 
 struct s2s_error;
 struct s2s_source;
@@ -113,8 +114,9 @@ struct s2s_source_options {
                           which    the first one found counts; NULL: <sound>, <speech>; borrowed */
     bool as_turns;     /* Shar: each supervision of a cut is a turn, as in S2S_LINES_TURNS */
     struct s2s_turn_rules turns;
-    bool skip_missing;              /* members of a tar that are not in its manifest are left out */
-    int64_t slice_length;           /* samples taken of each shard of tars; 0: all */
+    bool skip_missing;        /* members of a tar that are not in its manifest are left out */
+    struct s2s_window window; /* of manifests, cuts and Shar, but for duplex speech and turns */
+    int64_t slice_length;     /* samples taken of each shard of tars; 0: all */
     const struct s2s_field *fields; /* [n_fields] of S2S_LINES_NEMO; borrowed */
     size_t n_fields;
     const char *questions; /* of pairs: a file, of which a line is drawn for each pair, and put

@@ -499,8 +499,8 @@ static int load_nemo(const struct tar_source *s, struct s2s_sample *sample,
                      const struct s2s_line *line, const struct s2s_place *place,
                      struct s2s_error *err)
 {
-    const struct s2s_manifest_options how = {.text_field = s->text_field,
-                                             .lang_field = s->lang_field};
+    const struct s2s_manifest_options how = {
+        .text_field = s->text_field, .lang_field = s->lang_field, .window = s->opt.window};
     int n = s2s_data_parse_nemo(sample, line, place->variant, &how, err);
     if (n <= 0)
         return n;
@@ -511,7 +511,7 @@ static int load_nemo(const struct tar_source *s, struct s2s_sample *sample,
     s2s_sample_free(sample, sound->source);
     sound->source = member;
     sound->has_range = sound->has_range || sound->duration_s > 0;
-    sound->whole_within_s = WHOLE_WITHIN_S;
+    sound->whole_within_s = s->opt.window.length_s > 0 ? 0 : WHOLE_WITHIN_S;
     put_in_tar(sample, sound, &s->shards[place->part], (int64_t)place->member);
     return n;
 }

@@ -9,13 +9,19 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void try_nemo(const struct s2s_line *line)
+/* Whole sound, and windows of it. */
+static const struct s2s_window windows[] = {
+    {.length_s = 0}, {.length_s = 1, .hop_s = 0.3}, {.length_s = 2.5, .which = S2S_WINDOW_LAST}};
+enum { N_WINDOWS = sizeof windows / sizeof *windows };
+
+static void try_nemo(const struct s2s_line *line, const struct s2s_window *window)
 {
-    const struct s2s_manifest_options opt = {.path = "no/such/folder/manifest.jsonl"};
+    const struct s2s_manifest_options opt = {.path = "no/such/folder/manifest.jsonl",
+                                             .window = *window};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_sample sample;
     int n = 1;
-    for (int variant = 0; variant < n; variant++) {
+    for (int variant = 0; variant < n && variant < 64; variant++) {
         n = s2s_data_parse_nemo(&sample, line, variant, &opt, &err);
         if (n > 0 && (!sample.id || !sample.turns[0].sound.source || !sample.turns[0].sound.path))
             S2S_BUG("a sample without a file");
@@ -24,13 +30,17 @@ static void try_nemo(const struct s2s_line *line)
     }
 }
 
-static void try_cut(const struct s2s_line *line)
+static void try_cut(const struct s2s_line *line, const struct s2s_window *window)
 {
-    const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
+    const struct s2s_manifest_options opt = {.path = "cuts.jsonl", .window = *window};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_sample sample;
-    if (s2s_data_parse_cut(&sample, line, &opt, &err) > 0)
-        s2s_sample_release(&sample);
+    int n = 1;
+    for (int variant = 0; variant < n && variant < 64; variant++) {
+        n = s2s_data_parse_cut(&sample, line, variant, &opt, &err);
+        if (n > 0)
+            s2s_sample_release(&sample);
+    }
 }
 
 static void lay_out(const struct s2s_ids_row *row)
@@ -71,10 +81,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     const struct s2s_line line = {.text = (const char *)data + 1, .len = size - 1, .number = 1};
-    if (data[0] == 'N') {
-        try_nemo(&line);
-    } else if (data[0] == 'C') {
-        try_cut(&line);
+    if (data[0] == 'N' || data[0] == 'C') {
+        for (int i = 0; i < N_WINDOWS; i++)
+            (data[0] == 'N' ? try_nemo : try_cut)(&line, &windows[i]);
     } else if (s2s_data_parse_ids(&row, &line, 0, &err) >= 0) {
         lay_out(&row);
         s2s_ids_row_release(&row);

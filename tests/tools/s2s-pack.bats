@@ -518,6 +518,48 @@ PY
     echo '{"audio_filepath": "long.wav", "offset": 12000.0, "duration": 10.0, "text": "a"}' >long.jsonl
     ./peak kib s2s-pack -q --manifest long.jsonl --tokenizer "$tok" --tokens 400 -o out.s2s
     [ "$(cat kib)" -lt 65536 ]
+    # nor do all parts of it, one after the other
+    echo '{"audio_filepath": "long.wav", "duration": 12500.0, "text": "a"}' >long.jsonl
+    ./peak kib s2s-pack -q --manifest long.jsonl --tokenizer "$tok" --windows 25 --tokens 400 -o out.s2s
+    [ "$(cat kib)" -lt 65536 ]
+    [ "$(s2s-shard stats --json out.s2s | jq .utterances)" = 500 ]
+}
+
+@test "windows: long sound becomes samples, each with what is said in it; silence is put behind short sound" {
+    cat >cuts.jsonl <<'J'
+{"id":"c","start":0.25,"duration":0.65,"channel":0,"type":"MonoCut","supervisions":[{"id":"s","recording_id":"a","start":0,"duration":0.15,"text":"one"},{"id":"t","recording_id":"a","start":0.15,"duration":0.15,"text":"two"},{"id":"u","recording_id":"a","start":0.6,"duration":0.05,"text":"last"}],"recording":{"id":"a","sources":[{"type":"file","channels":[0],"source":"wav/a.wav"}],"sampling_rate":16000,"num_samples":16000,"duration":1.0}}
+J
+    made() { s2s-pack -q "$@" --tokenizer "$tok" --batch-size 9 -o out.s2s && values out.s2s >got && grep -E '^0 (ids|texts|audio_cu_samples) ' got | cut -d' ' -f3- | sort | tr '\n' '|'; }
+    # a turn that crosses an end is in both windows; nothing is said in the third, from 0.4 s on
+    [ "$(made --cuts cuts.jsonl --windows 0.2)" = '0 3200 6400 7200|["c-000000-000020","c-000020-000020","c-000060-000005"]|["one two","two","last"]|' ]
+    # its samples are those of the file from 0.25 + 0.2 s on
+    python3 - <<'PY'
+import re, wave
+pcm = wave.open("wav/a.wav").readframes(16000)
+got = [int(x) for x in next(l for l in open("got") if l.startswith("0 audio_pcm ")).split()[2:]]
+want = [int.from_bytes(pcm[2 * i:2 * i + 2], "little", signed=True) for i in range(7200, 10400)]
+assert got[3200:6400] == want
+PY
+    [ "$(made --cuts cuts.jsonl --windows 0.3,0.2)" = '0 4800 9600 13600|["c-000000-000030","c-000020-000030","c-000040-000025"]|["one two","two","last"]|' ]
+    [ "$(made --cuts cuts.jsonl --windows 0.2,first)" = '0 3200|["c-000000-000020"]|["one two"]|' ]
+    [ "$(made --cuts cuts.jsonl --windows 0.2,last)" = '0 3200|["c-000045-000020"]|["last"]|' ]
+    [ "$(made --cuts cuts.jsonl --windows 0.65)" = '0 10400|["c"]|["one two last"]|' ]
+    sed 's/{"id":"u"[^}]*}/{"id":"u","start":0,"duration":0}/' cuts.jsonl >quiet.jsonl
+    exits 1 s2s-pack --cuts quiet.jsonl --tokenizer "$tok" --batch-size 9 --windows 0.2,last -o no.s2s
+    says "quiet.jsonl:1: sample 'c-000045-000020' has no text"
+    # a line of a manifest has its text in each, and so do the texts beside it
+    echo '{"audio_filepath":"wav/a.wav","duration":0.5,"offset":0.5,"text":"x","alt_text":{"de":{"text":"y"}}}' >w.jsonl
+    [ "$(made --manifest w.jsonl --windows 0.4)" = '0 6400 8000 14400 16000|["a-000050-000040","a-000090-000010","a-000050-000040","a-000090-000010"]|["x","x","y","y"]|' ]
+    [ "$(made --manifest w.jsonl --windows 0.4 --min-duration 0.2)" = '0 6400 12800|["a-000050-000040","a-000050-000040"]|["x","y"]|' ]
+    # silence counts as sound for bounds; every form has it
+    [ "$(made --manifest w.jsonl --windows 0.4 --pad-duration 0.2 --min-duration 0.2)" = '0 6400 9600 16000 19200|["a-000050-000040","a-000090-000010","a-000050-000040","a-000090-000010"]|["x","x","y","y"]|' ]
+    [ "$(grep '^0 audio_pcm ' got | cut -d' ' -f8003-9602 | tr ' ' '\n' | sort -u)" = 0 ]
+    made --manifest w.jsonl --windows 0.4 --pad-duration 0.2 --audio mel
+    grep -x '0 audio_frames 5 3 5 3' got
+    exits 2 s2s-pack --text w.jsonl --tokenizer "$tok" --batch-size 9 --windows 1 -o no.s2s
+    says "--windows goes with --manifest, --cuts, --shar or --input-cfg"
+    exits 2 s2s-pack --manifest w.jsonl --tokenizer "$tok" --batch-size 9 --audio path --pad-duration 1 -o no.s2s
+    says "--pad-duration changes sound"
 }
 
 @test "names in a manifest are looked up beside it first" {

@@ -1,6 +1,9 @@
 /* Reads the command line of s2s-pack. */
 #include "tools/pack/options.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "tools/pack/pack.h"
 
 const struct argp_option pack_option_table[] = {
@@ -47,6 +50,11 @@ const struct argp_option pack_option_table[] = {
      1},
     {"duration-tolerance", KEY_DURATION_TOLERANCE, "S", 0,
      "Seconds that sound may lack of what is declared before it is bad (default 0.5)", 1},
+    {"windows", KEY_WINDOWS, "S[,HOP]|S,first|S,last", 0,
+     "Sound of more than S seconds becomes windows of S, each a sample; or its first or last S "
+     "alone",
+     1},
+    {"pad-duration", KEY_PAD_DURATION, "S", 0, "Silence behind sound of less than S seconds", 1},
     {NULL, 0, NULL, 0, "Samples that are left out (bounds are inclusive):", 2},
     {"min-duration", KEY_MIN_DURATION, "S", 0, "With less than S seconds of sound", 2},
     {"max-duration", KEY_MAX_DURATION, "S", 0, "With more", 2},
@@ -283,11 +291,31 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* S, S,HOP, S,first or S,last. */
+static void parse_windows(struct argp_state *state, struct s2s_window *window, const char *arg)
+{
+    char *copy = s2s_xstrdup(arg), *comma = strchr(copy, ',');
+    const char *how = comma ? comma + 1 : "";
+    if (comma)
+        *comma = 0;
+    window->length_s = window->hop_s = s2s_arg_f64(state, "windows", copy, 0.001, 1e6);
+    if (!strcmp(how, "first"))
+        window->which = S2S_WINDOW_FIRST;
+    else if (!strcmp(how, "last"))
+        window->which = S2S_WINDOW_LAST;
+    else if (comma)
+        window->hop_s = s2s_arg_f64(state, "windows", how, 0.001, 1e6);
+    free(copy);
+}
+
 /* Options of what is drawn for a sample. */
 static error_t parse_drawn(int key, char *arg, struct argp_state *state)
 {
     struct s2s_audio_perturb *perturb = &((struct pack_options *)state->input)->perturb;
     switch (key) {
+    case KEY_WINDOWS:
+        parse_windows(state, &((struct pack_options *)state->input)->window, arg);
+        return 0;
     case KEY_SPEED:
         parse_perturb(state, "speed", &perturb->speed, arg, 0.1, 10);
         return 0;
@@ -358,6 +386,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_DURATION_TOLERANCE:
         opt->tolerance_s = s2s_arg_f64(state, "duration-tolerance", arg, 0, 1e6);
+        return 0;
+    case KEY_PAD_DURATION:
+        opt->pad_to_s = s2s_arg_f64(state, "pad-duration", arg, 0, 1e6);
         return 0;
     case KEY_TARGET_RATE:
         opt->duplex.target_rate_hz = (int)s2s_arg_i64(state, "target-rate", arg, 1000, 1 << 20);

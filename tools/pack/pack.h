@@ -5,6 +5,7 @@
 #include "lib/audio/perturb.h"
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
+#include "lib/data/window.h"
 #include "lib/stream/schema.h"
 #include "lib/thd/thd.h"
 #include "tools/pack/batching.h"
@@ -91,6 +92,8 @@ struct pack_options {
     int64_t shuffle, epochs;
     bool trust_durations;
     double tolerance_s; /* what may be missing of a declared duration */
+    struct s2s_window window;
+    double pad_to_s; /* shorter sound gets silence behind it */
     struct s2s_audio_perturb perturb;
     const char *audio_field; /* of cuts; NULL: their recording */
 };

@@ -153,6 +153,7 @@ static int open_source(struct pack_loader *loader, const struct pack_options *op
     how->shuffle = opt->shuffle_shards;
     how->seed = (uint64_t)opt->common.seed;
     how->skip_missing = opt->skip_missing;
+    how->window = opt->window;
     const int64_t n_samples = opt->n_packs > 0 ? INT64_MAX : opt->n_samples;
     blend.n_samples = n_samples;
     blend.run_pipes = opt->run_pipes;
@@ -183,6 +184,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->trust_durations = opt->trust_durations;
     loader->refuses_silence = opt->bad[PACK_FAULT_SILENT] != PACK_KEEP;
     loader->perturb = opt->perturb;
+    loader->pad_to_s = opt->pad_to_s;
     loader->seed = (uint64_t)opt->common.seed;
     loader->salm.keep_pad_labels = !opt->drop_pad_labels;
     /* what is tokenized here has no padding */
@@ -195,6 +197,9 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
         rc = open_text(loader, opt, err);
     if (rc == 0 && loader->duplex.on)
         rc = pack_duplex_check(loader, err);
+    if (rc == 0 && loader->audio == S2S_AUDIO_PATH && loader->pad_to_s > 0)
+        rc = s2s_error_set(err, S2S_E_ARG,
+                           "--pad-duration changes sound, of which --audio path stores but a name");
     if (rc == 0 && loader->audio == S2S_AUDIO_MEL)
         rc = s2s_mel_new(&loader->mel, &loader->mel_config, err);
     if (rc == 0)
@@ -324,8 +329,12 @@ static int measure_clip(struct pack_clip *clip, const struct pack_loader *loader
         rc = check_declared(clip, loader, err);
     if (rc < 0)
         return rc;
-    rc = s2s_audio_measure(&clip->n_samples, &clip->info, &clip->range, err);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", name_of(s)) : 0;
+    rc = s2s_audio_measure(&clip->n_decoded, &clip->info, &clip->range, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", name_of(s));
+    const int64_t least = s2s_audio_n_samples(loader->pad_to_s, clip->range.rate_hz);
+    clip->n_samples = clip->n_decoded > least ? clip->n_decoded : least;
+    return 0;
 }
 
 /* ceil(v / factor): what the stages of stride 2 make of v mel frames, also of v = 0; causal ones
@@ -505,24 +514,45 @@ static void append_pcm(struct s2s_buf *out, struct pack_clip *clip, const struct
     out->len += len;
 }
 
+/* The sound with the silence behind it, in memory of its own. Gives. */
+static struct s2s_audio padded(const struct s2s_audio *audio, int64_t n_samples)
+{
+    struct s2s_audio out = *audio;
+    const size_t size = audio->s16 ? sizeof *out.s16 : sizeof *out.data;
+    void *all = s2s_xcalloc((size_t)n_samples, size);
+    memcpy(all, audio->s16 ? (void *)audio->s16 : audio->data, audio->n_samples * size);
+    out.s16 = audio->s16 ? all : NULL;
+    out.data = audio->s16 ? NULL : all;
+    out.is_lent = false;
+    out.n_samples = (size_t)n_samples;
+    return out;
+}
+
 static int append_clip(struct s2s_buf *out, struct pack_clip *clip, const struct s2s_audio *audio,
                        const struct pack_loader *loader, bool exact16, struct pack_worker *worker,
                        struct s2s_error *err)
 {
-    if ((int64_t)audio->n_samples != clip->n_samples)
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "%s: %zu samples were decoded, the header promises %lld",
-                             name_of(clip->sound), audio->n_samples, (long long)clip->n_samples);
-    memcpy(clip->xxh3, audio->xxh3, sizeof clip->xxh3);
-    clip->is_silent = s2s_audio_is_silent(audio);
-    if (clip->is_silent && loader->refuses_silence)
-        return s2s_error_set(err, S2S_E_SILENT, "%s: nothing is heard in it", name_of(clip->sound));
     if (loader->audio == S2S_AUDIO_FLAC)
         return append_flac(out, clip, audio, err);
     if (loader->audio == S2S_AUDIO_MEL)
         append_mel(out, clip, audio, loader->mel, worker->mel);
     else
         append_pcm(out, clip, audio, exact16);
+    return 0;
+}
+
+/* Is the sound as long as was promised, and heard? */
+static int check_decoded(struct pack_clip *clip, const struct s2s_audio *audio,
+                         const struct pack_loader *loader, struct s2s_error *err)
+{
+    if ((int64_t)audio->n_samples != clip->n_decoded)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s: %zu samples were decoded, the header promises %lld",
+                             name_of(clip->sound), audio->n_samples, (long long)clip->n_decoded);
+    memcpy(clip->xxh3, audio->xxh3, sizeof clip->xxh3);
+    clip->is_silent = s2s_audio_is_silent(audio);
+    if (clip->is_silent && loader->refuses_silence)
+        return s2s_error_set(err, S2S_E_SILENT, "%s: nothing is heard in it", name_of(clip->sound));
     return 0;
 }
 
@@ -539,7 +569,14 @@ static int decode_clip(struct s2s_buf *out, struct pack_clip *clip,
     int rc = load_clip(&audio, clip, loader, &range, err);
     if (rc < 0)
         return bad_sample(rc, err);
-    rc = append_clip(out, clip, &audio, loader, exact16, worker, err);
+    rc = check_decoded(clip, &audio, loader, err);
+    if (rc == 0 && clip->n_samples > clip->n_decoded) {
+        const struct s2s_audio longer = padded(&audio, clip->n_samples);
+        s2s_audio_release(&audio);
+        audio = longer;
+    }
+    if (rc == 0)
+        rc = append_clip(out, clip, &audio, loader, exact16, worker, err);
     s2s_audio_release(&audio);
     return rc;
 }

@@ -29,6 +29,7 @@ struct pack_loader {
         trust_durations; /* lengths are the manifest's, where it says them, and no file is opened */
     double tolerance_s;  /* what may be missing of a declared duration */
     struct s2s_audio_perturb perturb;
+    double pad_to_s; /* shorter sound gets silence behind it */
     uint64_t seed;
     int hop, factor; /* samples a mel frame, mel frames an encoder frame */
     bool causal;     /* each stage of the encoder makes n / 2 + 1 of n */
@@ -58,7 +59,7 @@ struct pack_clip {
     size_t len_bytes;
     struct s2s_audio_options range;
     struct s2s_audio_info info;
-    int64_t n_samples;
+    int64_t n_decoded, n_samples; /* of the sound, and with the silence behind it */
     bool is_silent;
     bool shorter, longer; /* its file than the manifest says */
     char xxh3[33];        /* of the encoded bytes; empty: not read */

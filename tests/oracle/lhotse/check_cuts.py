@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Cuts of every kind as `s2s-pack --cuts` packs them, against what lhotse's load_audio gives: the same bits where nothing
-is resampled, else the same within what another resampler may differ by."""
+is resampled, else the same within what another resampler may differ by. And their windows."""
 import json
 import os
 import subprocess
@@ -21,6 +21,7 @@ except ImportError as e:
     sys.exit(0)
 
 ROOT = Path(__file__).resolve().parents[3]
+PACK = Path(os.environ.get("S2S_BIN", ROOT / "bin")) / "s2s-pack"
 sys.path.insert(0, str(ROOT / "tests/oracle/packing"))
 import naive
 
@@ -135,9 +136,59 @@ def joined(cut):
     return d
 
 
+def windows(r):
+    """Cuts of several turns, to be cut into windows."""
+    turns = lambda name, n, step: [SupervisionSegment(id=f"s{k}", recording_id=name, start=k * step, duration=step * 0.9, text=f"turn{k}")
+                                   for k in range(n) if k != 3]
+    whole = MonoCut(id="a", start=0.123456, duration=3.1, channel=0, recording=r["mono"], supervisions=turns("mono", 7, 0.43))
+    cd = MonoCut(id="c", start=0.2, duration=1.9, channel=0, recording=r["cd"], supervisions=turns("cd", 5, 0.37))
+    other = MonoCut(id="b", start=0.2, duration=1.7, channel=0, recording=r["other"], supervisions=turns("other", 5, 0.33))
+    both = MultiCut("d", 0.25, 2.1, [0, 1], recording=r["stereo"], supervisions=turns("stereo", 5, 0.4))
+    return [whole, cd.resample(16000), whole.perturb_speed(1.1).with_id("f"), other.pad(2.5).with_id("p"), other.append(whole).with_id("q"), both]
+
+
+def check_windows(r):
+    """Windows of cuts against cut_into_windows and truncate of lhotse: what is said, and the sound."""
+    all_cuts, n, bad = CutSet.from_cuts(windows(r)), 0, 0
+    all_cuts.to_file("long.jsonl")
+    all_cuts = CutSet.from_file("long.jsonl").to_eager()
+    for how, options in [("0.7", dict(duration=0.7)), ("0.7,0.3", dict(duration=0.7, hop=0.3)), ("0.31,0.5", dict(duration=0.31, hop=0.5)),
+                         ("0.8,first", "start"), ("0.8,last", "end")]:
+        theirs = (all_cuts.truncate(max_duration=0.8, offset_type=options) if isinstance(options, str)
+                  else all_cuts.cut_into_windows(**options))
+        want = []
+        for c in theirs:
+            said = sorted(c.supervisions, key=lambda s: s.start)
+            if not said:
+                continue
+            audio = c.load_audio().astype(np.float32)
+            sound = sum(audio[1:], audio[0]) / np.float32(len(audio))
+            parts = getattr(c, "tracks", None)
+            exact = not any(t.cut.recording.transforms for t in parts if hasattr(t.cut, "recording")) if parts else not c.recording.transforms
+            want.append((" ".join(s.text for s in said), sound, 0 if exact else 2e-3))
+        subprocess.run([PACK, "-q", "--cuts", "long.jsonl", "--tokenizer", ROOT / "demo/tokenizer.json", "--windows", how,
+                        "--bad", "other=skip", "--batch-size", "1000", "-o", "w.s2s"], check=True)
+        for tensors, meta in naive.read_stream("w.s2s")[1]:
+            cu, pcm = tensors["audio_cu_samples"], np.array(tensors["audio_pcm"], np.float32)
+            ids, texts = json.loads(meta["ids"]), json.loads(meta["texts"])
+            if len(texts) != len(want):
+                print(f"--windows {how}: {len(texts)} samples, lhotse {len(want)}")
+                bad += 1
+                continue
+            for k, (text, sound, may) in enumerate(want):
+                got = pcm[cu[k]:cu[k + 1]]
+                n += 1
+                inner = slice(0, None) if may < 1e-3 else slice(400, -400)
+                if texts[k] != text or len(got) != len(sound) or np.abs(got[inner] - sound[inner]).max(initial=0) > may:
+                    print(f"--windows {how}: {ids[k]} says {texts[k]!r}, lhotse {text!r}; {len(got)} samples, lhotse {len(sound)}")
+                    bad += 1
+    return n, bad
+
+
 def main():
     os.chdir(tempfile.mkdtemp())
     r = recordings()
+    n_windows, bad_windows = check_windows(r)
     rows, want, may_differ = [], {}, {}
     for i, (name, cut, may) in enumerate(cuts(r)):
         cut = cut.with_id(f"{i:02d} {name}")
@@ -152,7 +203,7 @@ def main():
             mono = mono + audio[c]
         want[cut.id], may_differ[cut.id] = (mono / np.float32(len(audio)) if len(audio) > 1 else mono), may
     Path("cuts.jsonl").write_text("\n".join(rows) + "\n")
-    subprocess.run([ROOT / "bin/s2s-pack", "-q", "--cuts", "cuts.jsonl", "--tokenizer", ROOT / "demo/tokenizer.json",
+    subprocess.run([PACK, "-q", "--cuts", "cuts.jsonl", "--tokenizer", ROOT / "demo/tokenizer.json",
                     "--tokens", "200", "-o", "o.s2s"], check=True)
     bad, n = 0, 0
     for tensors, meta in naive.read_stream("o.s2s")[1]:
@@ -172,7 +223,8 @@ def main():
     if want:
         print("not packed:", *want)
     print(f"{n} cuts, {sum(not e for e in may_differ.values())} of them bit for bit, {bad} differ; lhotse {lhotse.__version__}")
-    return 1 if bad or want else 0
+    print(f"{n_windows} windows, {bad_windows} differ")
+    return 1 if bad or want or bad_windows else 0
 
 
 if __name__ == "__main__":

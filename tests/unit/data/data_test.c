@@ -196,7 +196,7 @@ static void a_cut(void **state)
     const struct s2s_line line = line_of(text);
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_sample s;
-    assert_int_equal(s2s_data_parse_cut(&s, &line, &opt, &err), 1);
+    assert_int_equal(s2s_data_parse_cut(&s, &line, 0, &opt, &err), 1);
     assert_string_equal(s.id, "c-1");
     assert_string_equal(s.turns[0].sound.path, "/x/r.wav");
     assert_string_equal(s.speaker, "p");
@@ -237,7 +237,7 @@ static void a_cut_that_is_part_of_a_file_is_that(void **state)
         const struct s2s_line line = line_of(cases[i].line);
         struct s2s_error err = S2S_ERROR_INIT;
         struct s2s_sample s;
-        if (s2s_data_parse_cut(&s, &line, &opt, &err) != 1)
+        if (s2s_data_parse_cut(&s, &line, 0, &opt, &err) != 1)
             fail_msg("%s: %s", cases[i].line, err.text);
         const struct s2s_sound *sound = s2s_sample_sound(&s, 0);
         assert_int_equal(sound->cut == NULL, cases[i].is_plain);
@@ -283,7 +283,7 @@ static void cuts_of_other_kinds_are_refused(void **state)
         const struct s2s_line line = line_of(cases[i].line);
         struct s2s_error err = S2S_ERROR_INIT;
         struct s2s_sample s;
-        assert_true(s2s_data_parse_cut(&s, &line, &opt, &err) < 0);
+        assert_true(s2s_data_parse_cut(&s, &line, 0, &opt, &err) < 0);
         if (!strstr(err.text, cases[i].why))
             fail_msg("'%s' does not say %s", err.text, cases[i].why);
     }
@@ -298,13 +298,13 @@ static void texts_of_supervisions_are_joined_in_order_of_time(void **state)
                     "\"language\": \"en\"}, {\"start\": 0.2, \"duration\": 0}]"));
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_sample s;
-    if (s2s_data_parse_cut(&s, &line, &opt, &err) == 1)
+    if (s2s_data_parse_cut(&s, &line, 0, &opt, &err) == 1)
         fail_msg("supervisions overlap");
     const struct s2s_line apart =
         line_of(CUT("}, \"supervisions\": [{\"start\": 0.5, \"duration\": 0.5, \"text\": \"b\", "
                     "\"language\": \"de\"}, {\"start\": 0, \"duration\": 0.55, \"text\": \"a\", "
                     "\"language\": \"en\"}, {\"start\": 1, \"duration\": 0}]"));
-    assert_int_equal(s2s_data_parse_cut(&s, &apart, &opt, &err), 1);
+    assert_int_equal(s2s_data_parse_cut(&s, &apart, 0, &opt, &err), 1);
     assert_string_equal(s.text, "a b");
     assert_string_equal(s.lang, "en");
     s2s_sample_release(&s);

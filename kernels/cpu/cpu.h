@@ -137,15 +137,28 @@ bool cpu_has_bgemm(void);
 void cpu_gemm_open(void);
 /*
  * One thread's product of BF16 matrices, accumulated in fp32, rounded once: c[m,n] = op(a) op(b) +
- * bias (+ c), of c BF16 or F32. Each combination of sizes and strides costs a fraction of a
- * millisecond the first time that a thread meets it: callers cut into pieces of few sizes.
+ * bias (+ c), of c BF16 or F32.
  */
 void cpu_bgemm(const struct s2s_k_gemm *args);
+/*
+ * Products of many rows with one b, of a and c without gaps between their rows, and a as it is:
+ * room for b in the library's own order, which the calling thread keeps until its next one (NULL:
+ * the library has no such order for these sizes); the columns n0 .. n0 + n of b, put there by any
+ * thread, n0 a multiple of 64; and one thread's product with them, of any m, which costs a fraction
+ * of a millisecond the first time that a thread meets its sizes.
+ */
+struct cpu_room;
+struct cpu_room *cpu_bgemm_room(const struct s2s_k_gemm *args);
+void cpu_bgemm_order(const struct s2s_k_gemm *args, struct cpu_room *room, int64_t n0, int64_t n);
+void cpu_bgemm_ordered(const struct s2s_k_gemm *args, const struct cpu_room *room);
 
 /* Parts of a product of BF16 (gemm_bf16.c): how many there are each way, and one of them. */
 void cpu_bf16_blocks(const struct s2s_k_gemm *args, int64_t *n_m, int64_t *n_n)
     CPU_SYMBOL(bf16_blocks);
 void cpu_bf16_block(const struct s2s_k_gemm *args, int64_t i, int64_t j) CPU_SYMBOL(bf16_block);
+/* The whole of a product of BF16 whose b many rows meet; false: it is none. */
+bool cpu_bf16_of_many_rows(struct s2s_queue *queue, const struct s2s_k_gemm *args)
+    CPU_SYMBOL(bf16_of_many_rows);
 /* c of rows m0 .. m1, columns n0 .. n1 before a product adds to it: bias, or 0, and what is there.
  */
 void cpu_gemm_start(const struct s2s_k_gemm *args, int64_t m0, int64_t m1, int64_t n0, int64_t n1)

@@ -2,8 +2,7 @@
  * c = alpha op(a) op(b) + bias + c, cut into blocks of c whose size depends on the shape alone,
  * each computed by one thread with the whole of k. So every element is summed in one order whatever
  * the number of threads.
- *
- * Products of BF16 are cut into blocks of few sizes instead (gemm_bf16.c).
+ * Products of BF16 are cut in gemm_bf16.c.
  */
 #include <omp.h>
 
@@ -100,6 +99,8 @@ void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
 {
     const struct s2s_k_gemm *g = args;
     const int64_t n_batch = g->n_batch > 0 ? g->n_batch : 1;
+    if (cpu_bf16_of_many_rows(queue, g))
+        return;
     const struct blocks blk = find_blocks(g);
     const bool parallel =
         n_batch * blk.n_m * blk.n_n > 1 && n_batch * g->m * g->n * g->k > 64 * 64 * 64;

@@ -2,8 +2,10 @@
  * Dense products of one thread, by oneDNN. Inside a parallel region oneDNN uses one thread; the
  * kernels are generated for the CPU at the first call.
  *
- * oneDNN's C interface has a function for fp32 alone. Products of BF16 are primitives, each for one
- * combination of sizes and strides, which every thread keeps for itself until it ends.
+ * oneDNN's C interface has a function for fp32 alone. Products of BF16 are primitives, which every
+ * thread keeps for itself until it ends: a few that take any size and stride, and where many rows
+ * meet one matrix a primitive for each combination of sizes, which takes that matrix in an order of
+ * the library's own.
  */
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -65,25 +67,40 @@ bool cpu_has_bgemm(void)
     return ((unsigned)dnnl_get_effective_cpu_isa() & bf16) == bf16;
 }
 
+/* With a and b as they are or transposed, with and without a bias and what is added to, of either
+ * type of c. */
+enum { VARIANTS = 32 };
+
 /* What a primitive is made for. No gaps: it is compared as bytes. */
 struct key {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, bias, accumulate, c_type, used;
+    int64_t m, n, k, ldb;
+    int32_t trans_b, bias, accumulate, c_type, reorders, used;
 };
 
+/* A product of the sizes of its key, or what brings n columns of b into their order: from a to b.
+ */
 struct product {
     struct key key;
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c, bias;
+    dnnl_memory_desc_t order; /* of b */
 };
 
-enum { SLOTS = 8192, MOST = SLOTS / 2 };
+enum { SLOTS = 4096, MOST = SLOTS / 2 };
 
-/* A thread's products, by hash of their keys. */
+struct cpu_room {
+    dnnl_memory_desc_t order;
+    void *data;
+    size_t cap;
+};
+
+/* A thread's. */
 struct products {
-    struct product slots[SLOTS];
+    dnnl_primitive_t any_size[VARIANTS]; /* NULL: not made yet */
+    struct product slots[SLOTS];         /* by hash of their keys */
     int n;
     dnnl_stream_t stream;
+    struct cpu_room room;
 };
 static _Thread_local struct products *own;
 
@@ -91,56 +108,10 @@ static dnnl_engine_t engine;
 static pthread_key_t at_end; /* of a thread: free_products */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void check(dnnl_status_t status, const char *what, const struct key *key)
+static void check(dnnl_status_t status, const char *what, const struct s2s_k_gemm *g)
 {
     if (status != dnnl_success)
-        fail(status, what, key->m, key->n, key->k);
-}
-
-static dnnl_memory_desc_t describe(int64_t rows, int64_t cols, int64_t ld, bool trans,
-                                   dnnl_data_type_t type, const struct key *key)
-{
-    dnnl_memory_desc_t desc;
-    const dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
-    check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, type, strides), "matrix", key);
-    return desc;
-}
-
-static dnnl_memory_t memory_of(const dnnl_memory_desc_t *desc, const struct key *key)
-{
-    dnnl_memory_t memory;
-    check(dnnl_memory_create(&memory, desc, engine, DNNL_MEMORY_NONE), "memory", key);
-    return memory;
-}
-
-static struct product make_product(const struct key *key)
-{
-    const dnnl_data_type_t c_type = key->c_type == S2S_BF16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_memory_desc_t a = describe(key->m, key->k, key->lda, key->trans_a, dnnl_bf16, key);
-    const dnnl_memory_desc_t b = describe(key->k, key->n, key->ldb, key->trans_b, dnnl_bf16, key);
-    const dnnl_memory_desc_t c = describe(key->m, key->n, key->ldc, false, c_type, key);
-    const dnnl_memory_desc_t bias = describe(1, key->n, key->n, false, dnnl_f32, key);
-    struct product made = {.key = *key};
-    dnnl_primitive_attr_t attr;
-    dnnl_post_ops_t post;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t plan;
-    check(dnnl_primitive_attr_create(&attr), "attributes", key);
-    check(dnnl_post_ops_create(&post), "attributes", key);
-    if (key->accumulate)
-        check(dnnl_post_ops_append_sum(post, 1), "sum", key);
-    check(dnnl_primitive_attr_set_post_ops(attr, post), "sum", key);
-    check(dnnl_matmul_desc_init(&desc, &a, &b, key->bias ? &bias : NULL, &c), "product", key);
-    check(dnnl_primitive_desc_create(&plan, &desc, attr, engine, NULL), "product", key);
-    check(dnnl_primitive_create(&made.primitive, plan), "product", key);
-    made.a = memory_of(&a, key);
-    made.b = memory_of(&b, key);
-    made.c = memory_of(&c, key);
-    made.bias = memory_of(&bias, key);
-    dnnl_primitive_desc_destroy(plan);
-    dnnl_primitive_attr_destroy(attr);
-    dnnl_post_ops_destroy(post);
-    return made;
+        fail(status, what, g->m, g->n, g->k);
 }
 
 /* Only shapes that nobody has again and again come to so many. */
@@ -164,65 +135,244 @@ static void free_products(void *of)
 {
     struct products *products = of;
     forget_products(products);
+    free(products->room.data);
+    for (int i = 0; i < VARIANTS; i++)
+        dnnl_primitive_destroy(products->any_size[i]);
     dnnl_stream_destroy(products->stream);
     free(products);
 }
 
 static void make_engine(void)
 {
-    static const struct key none;
+    static const struct s2s_k_gemm none;
     check(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", &none);
     if (pthread_key_create(&at_end, free_products) != 0)
         S2S_BUG("no key for what threads keep");
 }
 
-static struct product *find_product(const struct key *key)
+static struct products *own_products(const struct s2s_k_gemm *g)
 {
-    if (!own) {
-        pthread_once(&once, make_engine);
-        own = s2s_xcalloc(1, sizeof *own);
-        check(dnnl_stream_create(&own->stream, engine, dnnl_stream_default_flags), "stream", key);
-        pthread_setspecific(at_end, own);
+    if (own)
+        return own;
+    pthread_once(&once, make_engine);
+    own = s2s_xcalloc(1, sizeof *own);
+    check(dnnl_stream_create(&own->stream, engine, dnnl_stream_default_flags), "stream", g);
+    pthread_setspecific(at_end, own);
+    return own;
+}
+
+static dnnl_memory_desc_t describe(int64_t rows, int64_t cols, int64_t ld, bool trans,
+                                   dnnl_data_type_t type, const struct s2s_k_gemm *g)
+{
+    dnnl_memory_desc_t desc;
+    const dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
+    check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, type, strides), "matrix", g);
+    return desc;
+}
+
+static dnnl_memory_t memory_of(const dnnl_memory_desc_t *desc, const void *data,
+                               const struct s2s_k_gemm *g)
+{
+    dnnl_memory_t memory;
+    check(dnnl_memory_create(&memory, desc, engine, (void *)data), "memory", g);
+    return memory;
+}
+
+static dnnl_data_type_t type_of_c(const struct s2s_k_gemm *g)
+{
+    return g->c.dtype == S2S_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+/* The operands of a product, whose sizes and strides may all be ANY. */
+struct operands {
+    dnnl_memory_desc_t a, b, c, bias;
+};
+
+static dnnl_primitive_desc_t plan_product(const struct operands *of, const struct s2s_k_gemm *g)
+{
+    dnnl_primitive_attr_t attr;
+    dnnl_post_ops_t post;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t plan;
+    check(dnnl_primitive_attr_create(&attr), "attributes", g);
+    check(dnnl_post_ops_create(&post), "attributes", g);
+    if (g->accumulate)
+        check(dnnl_post_ops_append_sum(post, 1), "sum", g);
+    check(dnnl_primitive_attr_set_post_ops(attr, post), "sum", g);
+    check(dnnl_matmul_desc_init(&desc, &of->a, &of->b, g->bias.data ? &of->bias : NULL, &of->c),
+          "product", g);
+    check(dnnl_primitive_desc_create(&plan, &desc, attr, engine, NULL), "product", g);
+    dnnl_primitive_attr_destroy(attr);
+    dnnl_post_ops_destroy(post);
+    return plan;
+}
+
+static dnnl_primitive_t make_primitive(dnnl_primitive_desc_t plan, const struct s2s_k_gemm *g)
+{
+    dnnl_primitive_t made;
+    check(dnnl_primitive_create(&made, plan), "product", g);
+    dnnl_primitive_desc_destroy(plan);
+    return made;
+}
+
+static void execute(dnnl_primitive_t primitive, dnnl_memory_t a, dnnl_memory_t b, dnnl_memory_t c,
+                    dnnl_memory_t bias, const struct s2s_k_gemm *g)
+{
+    const dnnl_exec_arg_t args[] = {
+        {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_BIAS, bias}};
+    check(dnnl_primitive_execute(primitive, own->stream, g->bias.data ? 4 : 3, args), "product", g);
+}
+
+/* ---- of any size ---- */
+
+static struct operands any_operands(const struct s2s_k_gemm *g)
+{
+    const int64_t any = DNNL_RUNTIME_DIM_VAL;
+    return (struct operands){.a = describe(any, any, any, g->trans_a, dnnl_bf16, g),
+                             .b = describe(any, any, any, g->trans_b, dnnl_bf16, g),
+                             .c = describe(any, any, any, false, type_of_c(g), g),
+                             .bias = describe(1, any, any, false, dnnl_f32, g)};
+}
+
+void cpu_bgemm(const struct s2s_k_gemm *g)
+{
+    dnnl_primitive_t *variant =
+        &own_products(g)->any_size[g->trans_a + 2 * g->trans_b + 4 * (g->bias.data != NULL) +
+                                   8 * g->accumulate + 16 * (g->c.dtype == S2S_BF16)];
+    if (!*variant) {
+        const struct operands any = any_operands(g);
+        *variant = make_primitive(plan_product(&any, g), g);
     }
-    if (own->n == MOST)
-        forget_products(own);
+    const dnnl_memory_desc_t descs[] = {describe(g->m, g->k, g->a.stride, g->trans_a, dnnl_bf16, g),
+                                        describe(g->k, g->n, g->b.stride, g->trans_b, dnnl_bf16, g),
+                                        describe(g->m, g->n, g->c.stride, false, type_of_c(g), g),
+                                        describe(1, g->n, g->n, false, dnnl_f32, g)};
+    const void *const data[] = {g->a.data, g->b.data, g->c.data, g->bias.data};
+    dnnl_memory_t of[4];
+    for (int i = 0; i < 4; i++)
+        of[i] = memory_of(&descs[i], data[i], g);
+    execute(*variant, of[0], of[1], of[2], of[3], g);
+    for (int i = 0; i < 4; i++)
+        dnnl_memory_destroy(of[i]);
+}
+
+/* ---- with b in the library's order ---- */
+
+static struct product *find_slot(const struct key *key, const struct s2s_k_gemm *g)
+{
+    struct products *all = own_products(g);
+    if (all->n == MOST)
+        forget_products(all);
     const int64_t *words = (const int64_t *)key;
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof *key / sizeof *words; i++)
         hash = (hash ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
     size_t at = hash >> 40 & (SLOTS - 1);
-    while (own->slots[at].key.used && memcmp(&own->slots[at].key, key, sizeof *key) != 0)
+    while (all->slots[at].key.used && memcmp(&all->slots[at].key, key, sizeof *key) != 0)
         at = (at + 1) & (SLOTS - 1);
-    if (!own->slots[at].key.used) {
-        own->slots[at] = make_product(key);
-        own->n++;
-    }
-    return &own->slots[at];
+    return &all->slots[at];
 }
 
-void cpu_bgemm(const struct s2s_k_gemm *g)
+/* A product of g's sizes, for which the library has chosen the order of b. */
+static const struct product *find_product(const struct s2s_k_gemm *g)
 {
     const struct key key = {.m = g->m,
                             .n = g->n,
                             .k = g->k,
-                            .lda = g->a.stride,
-                            .ldb = g->b.stride,
-                            .ldc = g->c.stride,
-                            .trans_a = g->trans_a,
-                            .trans_b = g->trans_b,
                             .bias = g->bias.data != NULL,
                             .accumulate = g->accumulate,
                             .c_type = g->c.dtype,
                             .used = true};
-    const struct product *p = find_product(&key);
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a},
-                                    {DNNL_ARG_WEIGHTS, p->b},
-                                    {DNNL_ARG_DST, p->c},
-                                    {DNNL_ARG_BIAS, p->bias}};
+    struct product *p = find_slot(&key, g);
+    if (p->key.used)
+        return p;
+    struct operands of = {.a = describe(g->m, g->k, g->k, false, dnnl_bf16, g),
+                          .c = describe(g->m, g->n, g->n, false, type_of_c(g), g),
+                          .bias = describe(1, g->n, g->n, false, dnnl_f32, g)};
+    const dnnl_dims_t dims = {g->k, g->n};
+    check(dnnl_memory_desc_init_by_tag(&of.b, 2, dims, dnnl_bf16, dnnl_format_tag_any), "matrix",
+          g);
+    const dnnl_primitive_desc_t plan = plan_product(&of, g);
+    const dnnl_memory_desc_t order = *dnnl_primitive_desc_query_md(plan, dnnl_query_weights_md, 0);
+    *p = (struct product){.key = key,
+                          .primitive = make_primitive(plan, g),
+                          .a = memory_of(&of.a, DNNL_MEMORY_NONE, g),
+                          .b = memory_of(&order, DNNL_MEMORY_NONE, g),
+                          .c = memory_of(&of.c, DNNL_MEMORY_NONE, g),
+                          .bias = memory_of(&of.bias, DNNL_MEMORY_NONE, g),
+                          .order = order};
+    own->n++;
+    return p;
+}
+
+struct cpu_room *cpu_bgemm_room(const struct s2s_k_gemm *g)
+{
+    const struct product *p = find_product(g);
+    const size_t bytes = dnnl_memory_desc_get_size(&p->order);
+    struct cpu_room *room = &own->room;
+    if (p->order.format_kind != dnnl_blocked || p->order.format_desc.blocking.inner_nblks == 0)
+        return NULL;
+    if (bytes > room->cap) {
+        free(room->data);
+        room->data = s2s_xalloc_aligned(bytes);
+        room->cap = bytes;
+    }
+    room->order = p->order;
+    return room;
+}
+
+/* What brings n columns of b into their place. */
+static const struct product *find_reorder(const struct s2s_k_gemm *g, int64_t n,
+                                          const dnnl_memory_desc_t *to)
+{
+    const struct key key = {.m = g->n,
+                            .n = n,
+                            .k = g->k,
+                            .ldb = g->b.stride,
+                            .trans_b = g->trans_b,
+                            .reorders = true,
+                            .used = true};
+    const dnnl_memory_desc_t from = describe(g->k, n, g->b.stride, g->trans_b, dnnl_bf16, g);
+    struct product *p = find_slot(&key, g);
+    dnnl_primitive_desc_t plan;
+    if (p->key.used && dnnl_memory_desc_equal(&p->order, to))
+        return p;
+    if (p->key.used)
+        S2S_BUG("two orders of one matrix");
+    check(dnnl_reorder_primitive_desc_create(&plan, &from, engine, to, engine, NULL), "order", g);
+    *p = (struct product){.key = key,
+                          .primitive = make_primitive(plan, g),
+                          .a = memory_of(&from, DNNL_MEMORY_NONE, g),
+                          .b = memory_of(to, DNNL_MEMORY_NONE, g),
+                          .order = *to};
+    own->n++;
+    return p;
+}
+
+void cpu_bgemm_order(const struct s2s_k_gemm *g, struct cpu_room *room, int64_t n0, int64_t n)
+{
+    dnnl_memory_desc_t to;
+    const dnnl_dims_t dims = {g->k, n}, at = {0, n0};
+    check(dnnl_memory_desc_init_submemory(&to, &room->order, dims, at), "order", g);
+    void *const begin = (uint16_t *)room->data + to.offset0;
+    to.offset0 = 0;
+    const struct product *p = find_reorder(g, n, &to);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, p->a}, {DNNL_ARG_TO, p->b}};
+    dnnl_memory_set_data_handle(p->a, (uint16_t *)g->b.data + (g->trans_b ? n0 * g->b.stride : n0));
+    dnnl_memory_set_data_handle(p->b, begin);
+    check(dnnl_primitive_execute(p->primitive, own->stream, 2, args), "order", g);
+}
+
+void cpu_bgemm_ordered(const struct s2s_k_gemm *g, const struct cpu_room *room)
+{
+    const struct product *p = find_product(g);
+    if (!dnnl_memory_desc_equal(&p->order, &room->order)) {
+        cpu_bgemm(g); /* of few rows the library may want another order */
+        return;
+    }
     dnnl_memory_set_data_handle(p->a, g->a.data);
-    dnnl_memory_set_data_handle(p->b, g->b.data);
+    dnnl_memory_set_data_handle(p->b, room->data);
     dnnl_memory_set_data_handle(p->c, g->c.data);
     dnnl_memory_set_data_handle(p->bias, g->bias.data);
-    check(dnnl_primitive_execute(p->primitive, own->stream, key.bias ? 4 : 3, args), "product",
-          &key);
+    execute(p->primitive, p->a, p->b, p->c, p->bias, g);
 }

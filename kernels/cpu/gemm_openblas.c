@@ -32,6 +32,21 @@ void cpu_bgemm(const struct s2s_k_gemm *args)
     S2S_BUG("a product of BF16, which this build has not");
 }
 
+struct cpu_room *cpu_bgemm_room(const struct s2s_k_gemm *args)
+{
+    return NULL;
+}
+
+void cpu_bgemm_order(const struct s2s_k_gemm *args, struct cpu_room *room, int64_t n0, int64_t n)
+{
+    S2S_BUG("an order of BF16, which this build has not");
+}
+
+void cpu_bgemm_ordered(const struct s2s_k_gemm *args, const struct cpu_room *room)
+{
+    S2S_BUG("a product of BF16, which this build has not");
+}
+
 void cpu_gemm_open(void)
 {
 }

@@ -29,6 +29,21 @@ void cpu_bgemm(const struct s2s_k_gemm *args)
     S2S_BUG("s2s-check multiplies matrices");
 }
 
+struct cpu_room *cpu_bgemm_room(const struct s2s_k_gemm *args)
+{
+    return NULL;
+}
+
+void cpu_bgemm_order(const struct s2s_k_gemm *args, struct cpu_room *room, int64_t n0, int64_t n)
+{
+    S2S_BUG("s2s-check multiplies matrices");
+}
+
+void cpu_bgemm_ordered(const struct s2s_k_gemm *args, const struct cpu_room *room)
+{
+    S2S_BUG("s2s-check multiplies matrices");
+}
+
 static void take(struct s2s_memory *memory, const struct s2s_plan *plan)
 {
     const struct s2s_train_memory *m = &plan->memory;

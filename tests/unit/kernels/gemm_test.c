@@ -376,43 +376,48 @@ static void check_halves(struct shape s, bool ta, bool tb, bool wide, float alph
     free(want);
 }
 
-/* Blocks of 256, of multiples of 16, and less, along m and (of weights) along k. */
+/* Blocks of rows and columns, whole ones and others; and many rows, whose b is put in order. */
 static void halves_multiply_to_floats_and_to_halves(void **state)
 {
-    static const struct shape sizes[] = {{1, 5, 7},      {7, 1, 1},       {16, 33, 40}, {3, 4, 0},
-                                         {256, 130, 17}, {289, 600, 300}, {40, 33, 565}};
+    static const struct shape sizes[] = {{1, 5, 7},     {7, 1, 1},      {16, 33, 40},
+                                         {3, 4, 0},     {256, 130, 17}, {289, 600, 300},
+                                         {40, 33, 565}, {659, 200, 97}};
     if (is_bf16)
         return; /* the types are these whatever others a table has */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int how = 0; how < 32; how++)
-            if (sizes[i].n < 600 || !is_short() || how % 5 == 0) /* each way to be transposed */
+            if (sizes[i].m * sizes[i].n < 100000 || !is_short() ||
+                how % 3 == 0) /* each way to be transposed */
                 check_halves(sizes[i], how & 1, how & 2, how & 4, how & 8 ? 1 : 0.5f, how & 16);
 }
 
-/* The same bytes with any number of threads, which take whole blocks. */
+/* The same bytes with any number of threads, which take whole blocks: sums over rows, and many rows
+ * that meet one matrix. */
 static void halves_do_not_depend_on_threads(void **state)
 {
     if (is_bf16)
         return;
-    enum { M = 300, N = 700, K = 530 };
+    enum { M = 600, N = 700, K = 530 };
     float *a, *b, *c[2] = {values(M, N, N, 3), values(M, N, N, 3)};
     uint16_t *half_a = halves(M * K, 1, &a), *half_b = halves(K * N, 2, &b);
     const int lanes = queue.lanes;
-    for (int i = 0; i < 2; i++) {
-        queue.lanes = i ? 3 : 1;
-        k->gemm(&queue, &(struct s2s_k_gemm){.a = {vec(half_a), M, S2S_BF16},
+    for (int i = 0; i < 4; i++) {
+        const bool of_weights = i < 2;
+        queue.lanes = i % 2 ? 3 : 1;
+        k->gemm(&queue, &(struct s2s_k_gemm){.a = {vec(half_a), of_weights ? M : K, S2S_BF16},
                                              .b = {vec(half_b), N, S2S_BF16},
-                                             .c = wide_mat(c[i], N),
+                                             .c = wide_mat(c[i % 2], N),
                                              .m = M,
                                              .n = N,
                                              .k = K,
-                                             .trans_a = true,
+                                             .trans_a = of_weights,
                                              .alpha = 1,
                                              .accumulate = true});
         done();
+        if (i % 2)
+            assert_memory_equal(c[0], c[1], M * N * sizeof **c);
     }
     queue.lanes = lanes;
-    assert_memory_equal(c[0], c[1], M * N * sizeof **c);
     for (int i = 0; i < 2; i++)
         free(c[i]);
     free(a);

@@ -29,7 +29,7 @@ endif
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter -Wno-psabi
 OPT_release := -O3 -g1
 OPT_debug := -Og -g3
-OPT_sanitize := -O3 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DCPU_MAP_BYTES=SIZE_MAX -DPICKLE_WINDOW=4096 -DHEADER_WINDOW=64
+OPT_sanitize := -O3 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DCPU_MAP_BYTES=SIZE_MAX -DPICKLE_WINDOW=4096 -DHEADER_WINDOW=64 -DFIRST_ROOM_BYTES=0x200000
 OPT_tsan := -O1 -g -fsanitize=thread
 OPT := $(OPT_$(VARIANT))
 CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) $(WARN) $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fopenmp -pthread \

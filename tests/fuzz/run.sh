@@ -12,7 +12,7 @@ command -v clang >/dev/null || {
 targets=${*:-$(ls tests/fuzz/fuzz_*.c | xargs -n1 basename | sed 's/^fuzz_//; s/\.c$//')}
 # a small quarantine: the limit on memory is about what an input needs; and pages stay, as fresh ones were most of the time of some targets
 export ASAN_OPTIONS=allocator_may_return_null=1:quarantine_size_mb=16:allocator_release_to_os_interval_ms=-1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export flags='-O1 -g -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer -DPICKLE_WINDOW=4096 -DHEADER_WINDOW=64'
+export flags='-O1 -g -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer -DPICKLE_WINDOW=4096 -DHEADER_WINDOW=64 -DFIRST_ROOM_BYTES=0x200000'
 # the rooms that parse foreign bytes; kernels want OpenMP's headers and have nothing to fuzz
 rooms=$(find lib/{base,conf,io,stream,audio,text,data,thd,ckpt,rules,mesh} -name '*.c' | sort | paste -sd' ')
 # anew: make takes objects that are missing behind a newer archive for present

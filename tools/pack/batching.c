@@ -141,7 +141,8 @@ size_t pack_batching_bounds(double **bins, const struct pack_batching *b,
     const size_t n = of->n < S2S_BUCKETS_N_FOR_ESTIMATE ? of->n : S2S_BUCKETS_N_FOR_ESTIMATE;
     if (b->n_buckets == 0) {
         *bins = s2s_xmalloc((b->n_bins + 1) * sizeof **bins);
-        memcpy(*bins, b->bins, b->n_bins * sizeof **bins);
+        if (b->n_bins > 0)
+            memcpy(*bins, b->bins, b->n_bins * sizeof **bins);
         return b->n_bins;
     }
     *bins = s2s_xmalloc(((size_t)b->n_buckets + 2) * sizeof **bins);

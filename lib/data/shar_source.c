@@ -472,6 +472,25 @@ static int make_part(struct s2s_cut **cut, json_t *json, void *ctx, struct s2s_e
     return make_cut(cut, part->source, json, HEARD, part->place, err);
 }
 
+/* The cut of a window goes by a name of its own, and its sound by that of the whole. Returns the
+ * number of windows. */
+static int load_window(struct s2s_cut **heard, const struct shar_source *s, json_t *json,
+                       const struct s2s_place *place, struct s2s_error *err)
+{
+    json_t *whole = json_incref(json_object_get(json, "id"));
+    int n = data_window_cut(json, &s->opt.window, place->variant, err);
+    json_t *part = json_incref(json_object_get(json, "id"));
+    json_object_set(json, "id", whole);
+    int rc = n < 0 ? n : make_cut(heard, s, json, HEARD, place, err);
+    if (rc == 0 && part != whole) {
+        free((*heard)->id);
+        (*heard)->id = s2s_xstrdup(json_string_value(part));
+    }
+    json_decref(whole);
+    json_decref(part);
+    return rc < 0 ? rc : n;
+}
+
 static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json_t *json,
                     const struct s2s_place *place, struct s2s_error *err)
 {
@@ -485,17 +504,15 @@ static int load_cut(const struct shar_source *s, struct s2s_sample *sample, json
         const struct data_cut_maker maker = {make_part, &part};
         return data_turns_of_cut(sample, json, &s->opt.turns, &maker, err);
     }
-    int n = 1;
-    if (rc == 0 && !s->sound_fields[SAID])
-        rc = n = data_window_cut(json, &s->opt.window, place->variant, err);
-    if (rc >= 0)
+    if (rc == 0 && !s->sound_fields[SAID]) {
+        const int n = load_window(&heard, s, json, place, err);
+        rc = n < 0 ? n : s2s_sample_of_cut(sample, json, heard, err);
+        return rc < 0 ? rc : n;
+    }
+    if (rc == 0)
         rc = make_cut(&heard, s, json, HEARD, place, err);
     if (rc < 0)
         return rc;
-    if (!s->sound_fields[SAID]) {
-        rc = s2s_sample_of_cut(sample, json, heard, err);
-        return rc < 0 ? rc : n;
-    }
     rc = make_cut(&said, s, json, SAID, place, err);
     if (rc == 0)
         return s2s_sample_of_duplex(sample, json, heard, said, err);

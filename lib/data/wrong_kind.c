@@ -76,6 +76,14 @@ static bool is_config(const struct s2s_lines *file, const char *text, size_t len
     return (len > 6 && !memcmp(text, "- type", 6)) || memmem(file->data, n, "input_cfg:", 10);
 }
 
+/* One line may be damaged; a second of its kind tells that all are so. */
+static bool is_second_alike(const struct s2s_lines *file, const struct s2s_line *first)
+{
+    struct s2s_line second = *first;
+    return s2s_lines_next(file, &second) && indent_of(&second) < second.len &&
+           second.text[indent_of(&second)] != '{';
+}
+
 static bool is_printable(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -113,7 +121,7 @@ static const struct guess *guess_text(const struct s2s_lines *file, const struct
         return &xml;
     if (is_config(file, text, len))
         return &config;
-    return is_printable(text, len) ? &lines : NULL;
+    return is_printable(text, len) && is_second_alike(file, line) ? &lines : NULL;
 }
 
 /* ---- objects of other kinds ---- */

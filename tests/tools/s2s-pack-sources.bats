@@ -205,7 +205,7 @@ input_cfg: [{type: txt, paths: txt/s0_0.txt}, {type: txt, paths: txt/s1_0.txt}]'
     printf 'input_cfg:\n' >cfg.yaml
     printf 'shuffle: true\ninput_cfg:\n' >flat.yaml
     echo '{"text":"hello"}' >words.jsonl
-    echo hello >words.txt
+    printf 'hello\nthere\n' >words.txt
     pack --sft sft/c0.jsonl --batch-size 4 -o done.s2s
     printf 'PAR1....PAR1' >p.parquet
     while read -r option file text; do

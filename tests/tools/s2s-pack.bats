@@ -673,6 +673,11 @@ PY
     grep -q '"source":"x/b.1.wav"' got
     s2s-pack -q --shar cuts=s/cuts.{000000,000001}.jsonl.gz recording=s/recording.{000000,000001}.tar "${how[@]}" --bad skip | cmp - out.s2s
     s2s-pack -q -j1 --shar s "${how[@]}" --bad skip | cmp - out.s2s
+    # windows have names of their own, and the sound of the whole's
+    s2s-pack -q --shar s "${how[@]}" --bad skip --windows 0.05 -o parts.s2s
+    values parts.s2s >got.parts
+    [ "$(grep -o ' ids .*' got.parts | head -n 3 | tr -d '\n')" = ' ids ["a-000000-000005"] ids ["a-000005-000005"] ids ["x/b.1-000000-000005"]' ]
+    [ "$(sed -n 's/^[01] audio_pcm //p' got.parts | tr '\n' ' ')" = "$(sed -n 's/^0 audio_pcm //p' got | cut -d' ' -f1-1600) " ]
     # a tar that belongs to other cuts, one that is cut, fewer shards of one field than of the other
     mkdir t && cp s/* t/ && cp s/recording.000000.tar t/recording.000001.tar
     exits 1 s2s-pack --shar t "${how[@]}" -o out2.s2s

@@ -16,8 +16,7 @@
 #include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/draw.h"
 
-enum { Q_BLOCK = 64, K_BLOCK = 256 };
-_Static_assert(Q_BLOCK % (int)CPU_ATT_ROWS == 0, "a block of queries is whole rows of theirs");
+enum { Q_BLOCK = 64, K_BLOCK = 256, MIN_BF16_ROWS = 16 };
 
 struct block {
     int64_t q0, n_q; /* rows of q */
@@ -79,18 +78,16 @@ static void visible(const struct s2s_k_attention *args, const struct block *blk,
     *lo = begin < 0 ? 0 : begin < *hi ? begin : *hi;
 }
 
-/* Whether products are those of BF16: of widths that its code is made for, and of more queries than
- * in generation. */
+/* Whether products are those of BF16: of whole vectors, and of more queries than in generation. */
 static bool in_bf16(const struct s2s_k_attention *args)
 {
-    return cpu_is_bf16(&args->q) && args->dim % 16 == 0 && args->max_q >= CPU_ATT_ROWS &&
+    return cpu_is_bf16(&args->q) && args->dim % 16 == 0 && args->max_q >= MIN_BF16_ROWS &&
            cpu_has_bgemm();
 }
 
 static int64_t score_stride(const struct s2s_k_attention *args)
 {
-    const int64_t step = in_bf16(args) ? CPU_ATT_STEP : 16;
-    return cpu_ceil_div(args->max_k, step) * step;
+    return cpu_ceil_div(args->max_k, 16) * 16;
 }
 
 static int64_t score_floats(const struct s2s_k_attention *args)
@@ -108,48 +105,30 @@ static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int6
 static int64_t room_floats(const struct s2s_k_attention *args)
 {
     if (in_bf16(args))
-        return score_floats(args) + 5 * Q_BLOCK * args->dim / 2;
+        return score_floats(args) + Q_BLOCK * args->dim;
     return cpu_is_bf16(&args->q) ? 2 * (Q_BLOCK + args->max_k) * args->dim : 0;
 }
 
-/* What products in BF16 take: rows of a block, of what belongs to it, of the last keys, P, dS; and
- * a sum. */
+/* What products in BF16 take: P, dS; and a sum. */
 struct halves {
-    uint16_t *x, *x_o, *tail, *p, *dp;
+    uint16_t *p, *dp;
     float *sum;
 };
 
 static struct halves halves_of(const struct s2s_k_attention *args, float *room)
 {
-    const int64_t rows = Q_BLOCK * args->dim, scores = score_floats(args);
-    struct halves h = {.sum = room, .x = (uint16_t *)(room + rows)};
-    h.x_o = h.x + rows;
-    h.tail = h.x_o + rows;
-    h.p = h.tail + rows;
-    h.dp = h.p + scores;
-    return h;
+    uint16_t *p = (uint16_t *)(room + Q_BLOCK * args->dim);
+    return (struct halves){.sum = room, .p = p, .dp = p + score_floats(args)};
 }
 
-/* The rows of a block in products. */
-static int64_t rows_of(const struct block *blk)
-{
-    return cpu_ceil_div(blk->n_q, CPU_ATT_ROWS) * CPU_ATT_ROWS;
-}
-
-/* Rows of scores, each times a factor, rounded; zeros behind the n_q rows, and behind n_k up to the
- * next step. */
+/* Rows of scores, each times a factor, rounded. */
 static void round_scores(uint16_t *to, const float *from, int64_t stride, int64_t n_q, int64_t n_k,
                          float factor)
 {
-    const int64_t end = cpu_ceil_div(n_k, CPU_ATT_STEP) * CPU_ATT_STEP;
-    const int64_t m = cpu_ceil_div(n_q, CPU_ATT_ROWS) * CPU_ATT_ROWS;
-    for (int64_t i = 0; i < m; i++) {
-        uint16_t *row = to + i * stride;
-        const int64_t n = i < n_q ? n_k : 0;
+    for (int64_t i = 0; i < n_q; i++) {
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            cpu_store(row, j, factor * from[i * stride + j], true);
-        memset(row + n, 0, (size_t)(end - n) * sizeof *row);
+        for (int64_t j = 0; j < n_k; j++)
+            cpu_store(to + i * stride, j, factor * from[i * stride + j], true);
     }
 }
 
@@ -343,21 +322,19 @@ static void forward_in_bf16(const struct s2s_k_attention *args, const struct blo
 {
     const int64_t dim = args->dim, kv = head / (args->n_heads / args->n_kv_heads);
     const int64_t stride = score_stride(args), n_k = blk->n_k > 0 ? blk->n_k : 0;
-    const int64_t m = rows_of(blk);
     const struct halves h = halves_of(args, scores + score_floats(args));
     const struct cpu_att_part q = {&args->q, blk->q0, head * dim, blk->n_q, dim};
     const struct cpu_att_part k = {&args->k, blk->k0, kv * dim, n_k, dim};
     const struct cpu_att_part v = {&args->v, blk->k0, kv * dim, n_k, dim};
     float inverse[Q_BLOCK];
     if (n_k > 0) {
-        cpu_att_take(h.x, m, &q);
-        cpu_att_times_keys(scores, stride, m, h.x, &k, h.tail);
+        cpu_att_times_keys(scores, stride, &q, &k);
         scale_scores(scores, stride, blk->n_q, n_k, args->scale);
     }
     soften(args, blk, head, scores, inverse);
     if (n_k > 0) {
         round_scores(h.p, scores, stride, blk->n_q, n_k, 1);
-        cpu_att_times_values(h.sum, m, h.p, stride, &v, h.tail);
+        cpu_att_times_values(h.sum, blk->n_q, h.p, stride, &v);
     }
     scale_rows(h.sum, dim, inverse, blk->n_q, dim, n_k > 0);
     cpu_narrow(&args->o, blk->q0, head * dim, blk->n_q, dim, h.sum, dim, false);
@@ -530,7 +507,6 @@ static void backward_in_bf16(const struct s2s_k_attention_backward *args, const 
 {
     const struct s2s_k_attention *f = &args->forward;
     const int64_t dim = f->dim, kv = head / (f->n_heads / f->n_kv_heads), stride = score_stride(f);
-    const int64_t m = rows_of(blk);
     const struct halves h = halves_of(f, dp + score_floats(f));
     const struct cpu_att_part q = {&f->q, blk->q0, head * dim, blk->n_q, dim};
     const struct cpu_att_part d_o = {&args->d_o, blk->q0, head * dim, blk->n_q, dim};
@@ -538,23 +514,21 @@ static void backward_in_bf16(const struct s2s_k_attention_backward *args, const 
     const struct cpu_att_part v = {&f->v, blk->k0, kv * dim, blk->n_k, dim};
     const struct cpu_att_part dk = {&args->dk, blk->k0, kv * dim, blk->n_k, dim};
     const struct cpu_att_part dv = {&args->dv, blk->k0, kv * dim, blk->n_k, dim};
-    cpu_att_take(h.x, m, &q);
-    cpu_att_take(h.x_o, m, &d_o);
-    cpu_att_times_keys(p, stride, m, h.x, &k, h.tail);
+    cpu_att_times_keys(p, stride, &q, &k);
     scale_scores(p, stride, blk->n_q, blk->n_k, f->scale);
-    cpu_att_times_keys(dp, stride, m, h.x_o, &v, h.tail);
+    cpu_att_times_keys(dp, stride, &d_o, &v);
     backward_scores(args, blk, head, p, dp);
     if (args->dv.data) {
         round_scores(h.p, p, stride, blk->n_q, blk->n_k, 1);
-        cpu_att_add_columns(&dv, h.p, stride, m, h.x_o, h.sum);
+        cpu_att_add_columns(&dv, h.p, stride, &d_o);
     }
     if (args->dk.data || args->dq.data)
         round_scores(h.dp, dp, stride, blk->n_q, blk->n_k, f->scale);
     if (args->dk.data)
-        cpu_att_add_columns(&dk, h.dp, stride, m, h.x, h.sum);
+        cpu_att_add_columns(&dk, h.dp, stride, &q);
     if (!args->dq.data)
         return;
-    cpu_att_times_values(h.sum, m, h.dp, stride, &k, h.tail);
+    cpu_att_times_values(h.sum, blk->n_q, h.dp, stride, &k);
     cpu_narrow(&args->dq, blk->q0, head * dim, blk->n_q, dim, h.sum, dim, args->accumulate_dq);
 }
 

@@ -248,11 +248,12 @@ void cpu_bgemm(const struct s2s_k_gemm *g)
                                         describe(g->m, g->n, g->c.stride, false, type_of_c(g), g),
                                         describe(1, g->n, g->n, false, dnnl_f32, g)};
     const void *const data[] = {g->a.data, g->b.data, g->c.data, g->bias.data};
-    dnnl_memory_t of[4];
-    for (int i = 0; i < 4; i++)
+    const int n = g->bias.data ? 4 : 3;
+    dnnl_memory_t of[4] = {NULL};
+    for (int i = 0; i < n; i++)
         of[i] = memory_of(&descs[i], data[i], g);
     execute(*variant, of[0], of[1], of[2], of[3], g);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < n; i++)
         dnnl_memory_destroy(of[i]);
 }
 

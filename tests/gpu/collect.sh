@@ -53,7 +53,7 @@ python3 tests/gpu/data.py "$out/tree/data"
     rm -- *.jsonl *.wav
 )
 # kernels' sources, for a machine whose GPU the carried code does not fit
-cp tests/gpu/visit.sh tests/gpu/peer.py tests/gpu/report.py "$out/"
+cp tests/gpu/{visit.sh,peer.py,peer_model.py,report.py} "$out/"
 # programs hold the same library, which a dictionary as large as all of them sees once
 tar -C "$out/tree" --sort=name -cf - . | xz -T1 --x86 --lzma2=preset=6,dict=128MiB >"$out/tree.tar.xz"
 rm -rf "$out/tree"

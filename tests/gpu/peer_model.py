@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Steps of torch on the 1.24 B decoder of a visit: a pack of speech a step, bf16 by autocast over fp32 weights, varlen_attn, fused AdamW; eager and
-compiled. Prints tokens/s and the same MFU as report.py."""
+compiled. Prints tokens/s, the same MFU as report.py, and the memory that tensors had at most."""
 import random
 import sys
 import time
@@ -74,6 +74,7 @@ def run(name, model, step_model, lengths, seconds):
     random.seed(3)
     (ids, labels, positions, cu, _), squares = pack(lengths)
     times, end = [], time.time() + 600
+    torch.cuda.reset_peak_memory_stats()
     longest = 2000 if squares < N * N / 2 else N
     while time.time() < end and len(times) < 14:
         begin = time.perf_counter()
@@ -89,7 +90,8 @@ def run(name, model, step_model, lengths, seconds):
             end = time.time() + seconds
     step = sorted(times[3:])[len(times[3:]) // 2] if len(times) > 4 else times[-1]
     flops = 6 * params * N + 6 * LAYERS * HEADS * DIM * squares
-    print(f"torch {name:<24} {len(times)} steps {N / step:9.0f} tokens/s {flops / step / 1e12:7.1f} TFLOP/s  MFU {100 * flops / step / 989e12:5.1f} % of 989",
+    print(f"torch {name:<24} {len(times)} steps {N / step:9.0f} tokens/s {flops / step / 1e12:7.1f} TFLOP/s  MFU {100 * flops / step / 989e12:5.1f} % of 989"
+          f"  peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB",
           flush=True)
 
 

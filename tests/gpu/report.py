@@ -65,6 +65,13 @@ if b and c:
     same = all(x[k] == y[k] for x, y in zip(b, c) for k in ("loss", "grad_norm"))
     print("two runs give the same bits:", same and len(b) == len(c))
 
+
+
+def peak(run):
+    """What a step held at most."""
+    return f"  peak {max(x.get('peak_bytes', 0) for x in run) / 1e9:.1f} GB"
+
+
 print("== 1.24 B, a pack of 8192 tokens a step")
 layers, d, kv, inner, vocab, heads = 16, 2048, 512, 8192, 128256, 2048
 body = layers * (2 * d * d + 2 * d * kv + 3 * d * inner)
@@ -74,9 +81,10 @@ for run, length in (("long-tf32", 8191), ("long-bf16", 8191), ("speech-tf32", 60
         speed = sorted(x["tokens_per_s"] for x in s)[len(s) // 2]
         flop = 6 * (body + vocab * d) + 6 * layers * heads * length
         print(f"{run:<12} {len(s) + 2} steps  {speed:9.0f} tokens/s  {speed * flop / 1e12:6.1f} TFLOP/s  MFU {speed * flop / 989e12 * 100:5.1f} % of 989"
-              f"  loss {s[-1]['loss']:.4f}")
+              f"{peak(s)}  loss {s[-1]['loss']:.4f}")
     elif lines(run + ".log"):
         print(f"{run:<12} {' | '.join(lines(run + '.log')[-2:])[:220]}")
+print("\n".join(lines("peer-steps.log")[-4:]))
 
 # per token 6 operations a weight of a matrix, and those of attention; the scan's own are left out
 kinds = {"mamba": 3072 * (2 * 8192 + 2 * 8 * 128 + 64) + 8192 * 3072, "mlp": 2 * 3072 * 12288, "attention": 2 * 3072 * 3072 + 2 * 3072 * 1024}
@@ -85,7 +93,7 @@ if s:
     speed = sorted(x["tokens_per_s"] for x in s)[len(s) // 2]
     flop = 6 * (6 * kinds["mamba"] + 8 * kinds["mlp"] + 2 * kinds["attention"] + 32000 * 3072) + 6 * 2 * 3072 * 600
     print(f"mamba-bf16   {len(s) + 2} steps  {speed:9.0f} tokens/s  {speed * flop / 1e12:6.1f} TFLOP/s  MFU {speed * flop / 989e12 * 100:5.1f} % of 989"
-          f"  loss {s[-1]['loss']:.4f}")
+          f"{peak(s)}  loss {s[-1]['loss']:.4f}")
 elif lines("mamba-bf16.log"):
     print(f"mamba-bf16   {' | '.join(lines('mamba-bf16.log')[-2:])[:220]}")
 

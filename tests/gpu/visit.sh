@@ -136,6 +136,8 @@ steps long-bf16 15 12 long.yaml train.precision=bf16-mixed
 steps mamba-bf16 20 12 mamba.yaml train.precision=bf16-mixed
 steps encoder-bf16 10 8 encoder.yaml train.precision=bf16-mixed
 [ -n "${VISIT_NO_PEER:-}" ] || gpu_phase peer 35 python3 "$from/peer.py"
+# torch's steps take two minutes with what it compiles: only where they are named
+[ -z "${VISIT_ONLY:-}" ] || gpu_phase peer-steps 150 python3 "$from/peer_model.py" 8
 
 # ---- races, and where the time goes ----
 

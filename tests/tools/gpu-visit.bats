@@ -27,7 +27,7 @@ END
     chmod +x tree/bin/*
     touch tree/data/{small.json,small.yaml,salm.yaml}
     tar -C tree -cJf bundle/tree.tar.xz .
-    cp "$ROOT"/tests/gpu/{visit.sh,report.py,peer.py} bundle/
+    cp "$ROOT"/tests/gpu/{visit.sh,report.py,peer.py,peer_model.py} bundle/
     export OUT=$PWD/out
 }
 
@@ -56,6 +56,20 @@ END
     VISIT_ONLY='^case' VISIT_CUDA=tree/bin/rope_test exits 0 bash bundle/visit.sh bundle
     says "case-rope_test"
     says_not "small-cpu  .*status"
+    # torch's steps are no part of a usual visit
+    not grep -q peer-steps out/table.txt
+    VISIT_ONLY='^peer-steps' VISIT_CUDA=tree/bin/rope_test exits 0 bash bundle/visit.sh bundle
+    says "peer-steps: needs a GPU"
+}
+
+@test "the table of a visit has speed, share and memory of steps beside torch's" {
+    mkdir -p logs/speech-bf16
+    for n in 1 2 3; do echo '{"loss": 1, "tokens_per_s": 50000, "step_s": 1, "peak_bytes": '"$n"'500000000}'; done >logs/speech-bf16/log.jsonl
+    echo "torch eager, speech pack 14 steps 40000 tokens/s peak 30.0 GB" >logs/peer-steps.log
+    exits 0 python3 "$ROOT/tests/gpu/report.py" logs
+    says "speech-bf16  3 steps      50000 tokens/s"
+    says "MFU  38.1 % of 989  peak 3.5 GB"
+    says "torch eager, speech pack 14 steps"
 }
 
 gradients() {

@@ -774,6 +774,7 @@ PY
     s2s-pack -q "${how[@]}" --bad skip --report r.json -o out.s2s
     [ "$(jq -cS .bad r.json)" = '{"absent":1,"empty":2,"not_finite":1,"other":1,"short":1}' ]
     [ "$(jq -c '[.samples, .warnings.silent, (.skipped | length)]' r.json)" = '[2,1,6]' ]
+    [ "$(jq -c .first.silent r.json)" = '["m.jsonl:2"]' ]
     [ "$(jq -c '[.skipped[] | .reason | capture("^m.jsonl:(?<n>[0-9]+)").n] | sort' r.json)" = '["1","3","4","5","6","7"]' ]
     s2s-pack -q "${how[@]}" --bad skip,silent=skip --report r.json -o out.s2s
     [ "$(jq -c '[.samples, .bad.silent, .warnings.silent]' r.json)" = '[1,1,0]' ]
@@ -798,6 +799,7 @@ PY
     { sample 1.02; sample 1.5; sample 0.7; sample 0.7 ',"offset":0.6'; } >m.jsonl
     s2s-pack -q --manifest m.jsonl "${how[@]}" -o out.s2s --report r.json
     [ "$(jq -c '.warnings | [.shorter_than_manifest, .longer_than_manifest]' r.json)" = '[2,1]' ]
+    [ "$(jq -c '.first | [.shorter_than_manifest, .longer_than_manifest]' r.json)" = '[["m.jsonl:2","m.jsonl:4"],["m.jsonl:3"]]' ]
     # 1 s three times, and 0.4 s: all that is there
     values out.s2s >got
     grep -qx '0 audio_frames 13 13 13 5' got

@@ -172,7 +172,9 @@ struct job {
     size_t idx;
     struct pack_record record;
     size_t n_rows, n_items;
-    int64_t n_audio_samples, n_silent;
+    int64_t n_audio_samples;
+    struct s2s_place *silent; /* [n_silent] of clips that are */
+    size_t n_silent, cap_silent;
     struct pack_bad *bad; /* [n_bad], with --bad skip */
     size_t n_bad, cap_bad;
 };
@@ -210,6 +212,7 @@ static void drop_job(void *ctx, void *item)
         free(job->bad[i].text);
     }
     free(job->bad);
+    free(job->silent);
     free(job);
 }
 
@@ -260,6 +263,14 @@ static void note_bad(struct job *job, const struct s2s_error *err)
     job->bad[job->n_bad++] = (struct pack_bad){NULL, s2s_xstrdup(err->text), err->code};
 }
 
+static void note_silent(struct job *job, const struct pack_row *row, const struct s2s_place *place)
+{
+    for (int64_t n = pack_row_silent(row); n > 0; n--) {
+        s2s_grow(&job->silent, job->n_silent, &job->cap_silent, sizeof *job->silent);
+        job->silent[job->n_silent++] = *place;
+    }
+}
+
 static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
 {
     const struct packer *packer = ctx;
@@ -280,7 +291,7 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
         if (rc < 0) {
             note_bad(job, err);
         } else {
-            job->n_silent += pack_row_silent(&rows[job->n_rows]);
+            note_silent(job, &rows[job->n_rows], &item->place);
             job->n_audio_samples += rows[job->n_rows++].thd.n_clips > 0 ? item->n_samples : 0;
         }
         rc = 0;
@@ -305,7 +316,6 @@ static void add_totals(struct pack_totals *t, const struct job *job)
     t->n_slots += (int64_t)p->n_slots;
     t->n_padded_batch_slots += (int64_t)p->n_seqs * longest;
     t->n_audio_samples += job->n_audio_samples;
-    t->n_silent += job->n_silent;
     s2s_salm_counts_add(&t->counts, &p->counts);
 }
 
@@ -322,6 +332,8 @@ static int write_pack(void *ctx, void *ptr, struct s2s_error *err)
     }
     if (job->n_rows > 0) {
         add_totals(packer->totals, job);
+        for (size_t i = 0; i < job->n_silent; i++)
+            pack_few_add(&packer->plan->silent, packer->loader->source, &job->silent[i]);
         rc = s2s_stream_write(packer->out, r->tensors, r->n_tensors, r->meta, r->n_meta, err);
     }
     s2s_progress_add(&packer->progress, (int64_t)job->n_items);

@@ -13,8 +13,25 @@ static void release_bad(struct pack_bad *bad)
     free(bad->text);
 }
 
+void pack_few_add(struct pack_few *few, const struct s2s_source *source,
+                  const struct s2s_place *place)
+{
+    if (few->n < PACK_N_NAMED)
+        few->names[few->n] = source->kind->where(source, place);
+    few->n++;
+}
+
+static void release_few(struct pack_few *few)
+{
+    for (int i = 0; i < PACK_N_NAMED; i++)
+        free(few->names[i]);
+}
+
 void pack_plan_release(struct pack_plan *plan)
 {
+    release_few(&plan->shorter);
+    release_few(&plan->longer);
+    release_few(&plan->silent);
     for (size_t i = 0; i < plan->n_bad; i++)
         release_bad(&plan->bad[i]);
     for (size_t i = 0; i < plan->n_unlabelled; i++)
@@ -363,8 +380,10 @@ static int take(struct survey *survey, struct measured *m, struct s2s_error *err
     plan->n_marked += is_first && m->what == MEASURED_MARKED;
     if (m->what == MEASURED_ITEM) {
         plan->n_truncated += m->item.truncated;
-        plan->n_shorter += is_first && m->shorter;
-        plan->n_longer += is_first && m->longer;
+        if (is_first && m->shorter)
+            pack_few_add(&plan->shorter, survey->loader->source, &m->item.place);
+        if (is_first && m->longer)
+            pack_few_add(&plan->longer, survey->loader->source, &m->item.place);
         plan->turns.late += m->turns.late;
         plan->turns.cut += m->turns.cut;
         plan->turns.overrun += m->turns.overrun;

@@ -14,6 +14,13 @@ struct pack_bad {
     int code;   /* of its error */
 };
 
+/* How many there are of something that is no fault, and where the first ones are. */
+enum { PACK_N_NAMED = 10 };
+struct pack_few {
+    int64_t n;
+    char *names[PACK_N_NAMED];
+};
+
 struct pack_plan {
     struct pack_item *items; /* samples in input order */
     size_t n_items, cap_items;
@@ -31,9 +38,10 @@ struct pack_plan {
     int64_t n_filtered[N_PACK_FILTERED];
     int64_t n_truncated, n_too_long;
     struct s2s_duplex_counts turns;
-    struct pack_seam seam;       /* behind the packs, with --packs */
-    int64_t n_shorter, n_longer; /* files, than the manifest says */
-    bool exact16;                /* of all samples in packs */
+    struct pack_seam seam;           /* behind the packs, with --packs */
+    struct pack_few shorter, longer; /* files, than the manifest says */
+    struct pack_few silent; /* clips that are kept without a sound in them; after packing */
+    bool exact16;           /* of all samples in packs */
 };
 
 /* from: where the packs before these end, with --packs. */
@@ -41,6 +49,10 @@ int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
                    const struct pack_options *opt, const struct pack_seam *from,
                    struct s2s_error *err);
 void pack_plan_release(struct pack_plan *plan);
+
+/* Counts a place, and notes where the first ones are. */
+void pack_few_add(struct pack_few *few, const struct s2s_source *source,
+                  const struct s2s_place *place);
 
 /* Notes a bad sample (--bad skip); err is its reason. */
 void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_error *err);

@@ -1,6 +1,8 @@
 /* Reports of s2s-pack, as text and as JSON. */
 #include "tools/pack/report.h"
 
+#include <stdlib.h>
+
 #include "lib/io/printout.h"
 
 static double share(int64_t part, int64_t whole)
@@ -26,6 +28,14 @@ static json_t *named(const struct pack_bad *list, size_t n)
         json_array_append_new(names,
                               json_pack("{s:s?, s:s}", "id", list[i].id, "reason", list[i].text));
     return names;
+}
+
+static json_t *places(const struct pack_few *few)
+{
+    json_t *out = json_array();
+    for (int i = 0; i < PACK_N_NAMED && i < few->n; i++)
+        json_array_append_new(out, json_string(few->names[i]));
+    return out;
 }
 
 /* How many samples were left out for each fault that there was. */
@@ -74,8 +84,13 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
                                   (json_int_t)t->counts.pad_labels, "pad_id_leading_stripped",
                                   (json_int_t)t->counts.pad_stripped, "sp_misaligned_packs",
                                   (json_int_t)t->counts.sp_misaligned, "shorter_than_manifest",
-                                  (json_int_t)plan->n_shorter, "longer_than_manifest",
-                                  (json_int_t)plan->n_longer, "silent", (json_int_t)t->n_silent));
+                                  (json_int_t)plan->shorter.n, "longer_than_manifest",
+                                  (json_int_t)plan->longer.n, "silent",
+                                  (json_int_t)plan->silent.n));
+    json_object_set_new(report, "first",
+                        json_pack("{s:o, s:o, s:o}", "shorter_than_manifest",
+                                  places(&plan->shorter), "longer_than_manifest",
+                                  places(&plan->longer), "silent", places(&plan->silent)));
     if (loader->duplex.on)
         json_object_set_new(report, "turns",
                             json_pack("{s:I, s:I, s:I, s:I}", "late", (json_int_t)plan->turns.late,
@@ -85,6 +100,18 @@ static json_t *report_json(const struct pack_totals *t, const struct pack_plan *
     json_object_set_new(report, "seconds",
                         json_pack("{s:f, s:f}", "plan", t->plan_s, "pack", t->pack_s));
     return report;
+}
+
+/* A warning, which it takes, and behind it where the first ones are. */
+static void warn_few(const struct pack_few *few, char *what)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    s2s_buf_puts(&text, what);
+    for (int i = 0; i < PACK_N_NAMED && i < few->n; i++)
+        s2s_buf_printf(&text, "%s%s", i == 0 ? ": " : ", ", few->names[i]);
+    s2s_warn("pack", "%s%s", text.data, few->n > PACK_N_NAMED ? ", .." : "");
+    s2s_buf_release(&text);
+    free(what);
 }
 
 /* Each kind of surprise once, with its number. */
@@ -110,14 +137,16 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
             "%lld packs have T / cp that is no multiple of tp = %d, which sequence parallelism "
             "needs: --strict-sp makes it one",
             (long long)c->sp_misaligned, opt->tp_size);
-    if (t->n_silent)
-        s2s_warn("pack", "%lld clips are silent (--bad silent=skip leaves them out)",
-                 (long long)t->n_silent);
-    if (plan->n_shorter)
-        s2s_warn("pack",
-                 "%lld files are up to %g s shorter than their manifest says; what is there is "
-                 "used (--duration-tolerance)",
-                 (long long)plan->n_shorter, opt->tolerance_s);
+    if (plan->silent.n)
+        warn_few(&plan->silent,
+                 s2s_xasprintf("%lld clips are silent (--bad silent=skip leaves them out)",
+                               (long long)plan->silent.n));
+    if (plan->shorter.n)
+        warn_few(
+            &plan->shorter,
+            s2s_xasprintf("%lld files are up to %g s shorter than their manifest says; what is "
+                          "there is used (--duration-tolerance)",
+                          (long long)plan->shorter.n, opt->tolerance_s));
     if (plan->n_unlabelled)
         s2s_warn("pack", "%zu samples are cut so that nothing in them is predicted",
                  plan->n_unlabelled);
@@ -132,9 +161,11 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
                  (long long)plan->turns.overrun,
                  opt->duplex.drop_overrun ? "they are left out"
                                           : "eos stands in it (--overrun drop leaves them out)");
-    if (plan->n_longer)
-        s2s_warn("pack", "%lld files are longer than their manifest says; all of each is used",
-                 (long long)plan->n_longer);
+    if (plan->longer.n)
+        warn_few(
+            &plan->longer,
+            s2s_xasprintf("%lld files are longer than their manifest says; all of each is used",
+                          (long long)plan->longer.n));
 }
 
 static int64_t filtered_of(const struct pack_plan *plan)

@@ -9,7 +9,6 @@ struct pack_totals {
     int64_t n_samples, n_packs, n_tokens, n_slots;
     int64_t
         n_padded_batch_slots; /* what the same packs take as padded batches: B times the longest */
-    int64_t n_silent;         /* clips that are kept without a sound in them */
     int64_t n_audio_samples;  /* of the audio in packs, at the rate of the features */
     struct s2s_salm_counts counts;
     double plan_s, pack_s;

@@ -5,7 +5,7 @@
 #   tsan      threads that work on one tensor, threads in general, and those of emulated GPUs, under TSan
 #   memcheck  each program once under valgrind, built for a CPU that it knows
 #   levels    the tests of kernels at each level of CPU_LEVELS that this machine has
-#   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
+#   fuzz      every fuzz target for FUZZ_RUNS inputs (50000; readers of data 100000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
 #             peft, tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
 #             PyYAML)
@@ -88,7 +88,13 @@ kernels_at() {
 }
 fuzz() {
     command -v clang >/dev/null || { echo "no clang" && return 77; }
-    tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"
+    local data="manifest sources shar webdataset cut blend tokenizer" others bad=0
+    others=$(printf '%s\n' tests/fuzz/fuzz_*.c | sed 's,.*/fuzz_,,; s,\.c$,,' | grep -vxF "${data// /$'\n'}")
+    # shellcheck disable=SC2086
+    tests/fuzz/run.sh "${FUZZ_RUNS:-50000}" $others || bad=1
+    # shellcheck disable=SC2086
+    tests/fuzz/run.sh "${FUZZ_RUNS:-100000}" $data || bad=1
+    return $bad
 }
 # what a script says stays together; and none waits for ever for a process that has died
 oracle_script() {

@@ -115,7 +115,7 @@ void cpu_bf16_block(const struct s2s_k_gemm *g, int64_t i, int64_t j)
 
 /* A product in pieces of ROWS rows, then the multiple of STEP that is left, then what is left of
  * that: few sizes, however long the packs of a run are. */
-enum { MANY_ROWS = 512, ROWS = 128, COLUMNS = 128, MIN_WIDE = 64, MOST_ORDERED = 1 << 25 };
+enum { MANY_ROWS = 512, ROWS = 64, COLUMNS = 128, MIN_WIDE = 64, MOST_ORDERED = 1 << 25 };
 
 static int64_t n_pieces(int64_t m)
 {

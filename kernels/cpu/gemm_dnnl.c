@@ -73,7 +73,7 @@ enum { VARIANTS = 32 };
 
 /* What a primitive is made for. No gaps: it is compared as bytes. */
 struct key {
-    int64_t m, n, k, ldb;
+    int64_t m, n, k, ldb, order;
     int32_t trans_b, bias, accumulate, c_type, reorders, used;
 };
 
@@ -322,6 +322,17 @@ struct cpu_room *cpu_bgemm_room(const struct s2s_k_gemm *g)
     return room;
 }
 
+/* A number for an order: products of one b may want several. */
+static int64_t number_of(const dnnl_memory_desc_t *order)
+{
+    const dnnl_blocking_desc_t *blocks = &order->format_desc.blocking;
+    uint64_t number = (uint64_t)blocks->strides[0] * 31 + (uint64_t)blocks->strides[1];
+    for (int i = 0; i < blocks->inner_nblks; i++)
+        number =
+            (number * 31 + (uint64_t)blocks->inner_blks[i]) * 31 + (uint64_t)blocks->inner_idxs[i];
+    return (int64_t)number;
+}
+
 /* What brings n columns of b into their place. */
 static const struct product *find_reorder(const struct s2s_k_gemm *g, int64_t n,
                                           const dnnl_memory_desc_t *to)
@@ -330,6 +341,7 @@ static const struct product *find_reorder(const struct s2s_k_gemm *g, int64_t n,
                             .n = n,
                             .k = g->k,
                             .ldb = g->b.stride,
+                            .order = number_of(to),
                             .trans_b = g->trans_b,
                             .reorders = true,
                             .used = true};
@@ -339,7 +351,7 @@ static const struct product *find_reorder(const struct s2s_k_gemm *g, int64_t n,
     if (p->key.used && dnnl_memory_desc_equal(&p->order, to))
         return p;
     if (p->key.used)
-        S2S_BUG("two orders of one matrix");
+        S2S_BUG("two orders of one number");
     check(dnnl_reorder_primitive_desc_create(&plan, &from, engine, to, engine, NULL), "order", g);
     *p = (struct product){.key = key,
                           .primitive = make_primitive(plan, g),

@@ -1,7 +1,6 @@
 /* Writes tars. */
 #include "lib/data/tar_writer.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include <archive.h>
@@ -20,17 +19,18 @@ struct s2s_tar_writer {
 static la_ssize_t put(struct archive *archive, void *ctx, const void *bytes, size_t len)
 {
     struct s2s_tar_writer *tar = ctx;
-    if (s2s_outfile_write(tar->out, bytes, len, &tar->err) == 0)
-        return (la_ssize_t)len;
-    archive_set_error(archive, EIO, "cannot write");
-    return -1;
+    (void)archive;
+    /* libarchive loses memory where a write fails, so it is not told: what follows goes nowhere */
+    if (tar->err.code == 0)
+        (void)s2s_outfile_write(tar->out, bytes, len, &tar->err);
+    return (la_ssize_t)len;
 }
 
 static int failed(struct s2s_tar_writer *tar, struct s2s_error *err)
 {
     if (tar->err.code == 0)
-        return s2s_error_set(err, S2S_E_IO, "%s: %s", tar->path,
-                             archive_error_string(tar->archive));
+        (void)s2s_error_set(&tar->err, S2S_E_IO, "%s: %s", tar->path,
+                            archive_error_string(tar->archive));
     *err = tar->err;
     return err->code;
 }
@@ -71,7 +71,7 @@ int s2s_tar_writer_add(struct s2s_tar_writer *tar, const char *name, const void 
     const bool ok = archive_write_header(tar->archive, entry) >= ARCHIVE_WARN &&
                     archive_write_data(tar->archive, bytes, len_bytes) == (la_ssize_t)len_bytes;
     archive_entry_free(entry);
-    return ok ? 0 : failed(tar, err);
+    return ok && tar->err.code == 0 ? 0 : failed(tar, err);
 }
 
 static void release(struct s2s_tar_writer *tar)
@@ -83,7 +83,8 @@ static void release(struct s2s_tar_writer *tar)
 
 int s2s_tar_writer_commit(struct s2s_tar_writer *tar, struct s2s_error *err)
 {
-    int rc = archive_write_close(tar->archive) == ARCHIVE_OK ? 0 : failed(tar, err);
+    const bool ok = archive_write_close(tar->archive) == ARCHIVE_OK && tar->err.code == 0;
+    int rc = ok ? 0 : failed(tar, err);
     if (rc == 0)
         rc = s2s_outfile_commit(tar->out, err);
     else
@@ -96,8 +97,7 @@ void s2s_tar_writer_abort(struct s2s_tar_writer *tar)
 {
     if (!tar)
         return;
-    if (tar->archive)
-        archive_write_fail(tar->archive); /* what follows is not written */
+    tar->err.code = S2S_E_IO; /* what follows is not written */
     s2s_outfile_abort(tar->out);
     release(tar);
 }

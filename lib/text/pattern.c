@@ -230,6 +230,8 @@ static int compile(pcre2_code **code, const char *regex, size_t len, bool with_n
     int rc = translate(&translated, regex, len, with_new, err);
     if (rc == 0) {
         pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+        if (!context)
+            s2s_no_memory();
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         *code = pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""), translated.len,
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
@@ -277,6 +279,8 @@ struct text_matcher *text_matcher_new(void)
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
     matcher->stack = pcre2_jit_stack_create(32 << 10, 16 << 20, NULL);
+    if (!matcher->data || !matcher->context || !matcher->stack)
+        s2s_no_memory();
     pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     return matcher;
 }

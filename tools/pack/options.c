@@ -54,7 +54,7 @@ const struct argp_option pack_option_table[] = {
      "Sound of more than S seconds becomes windows of S, each a sample; or its first or last S "
      "alone",
      1},
-    {"pad-duration", KEY_PAD_DURATION, "S", 0, "Silence behind sound of less than S seconds", 1},
+    {"pad-duration", KEY_PAD_DURATION, "S", 0, "Silence after sound of less than S seconds", 1},
     {NULL, 0, NULL, 0, "Samples that are left out (bounds are inclusive):", 2},
     {"min-duration", KEY_MIN_DURATION, "S", 0, "With less than S seconds of sound", 2},
     {"max-duration", KEY_MAX_DURATION, "S", 0, "With more", 2},

@@ -38,7 +38,7 @@ struct pack_plan {
     int64_t n_filtered[N_PACK_FILTERED];
     int64_t n_truncated, n_too_long;
     struct s2s_duplex_counts turns;
-    struct pack_seam seam;           /* behind the packs, with --packs */
+    struct pack_seam seam;           /* after the packs, with --packs */
     struct pack_few shorter, longer; /* files, than the manifest says */
     struct pack_few silent; /* clips that are kept without a sound in them; after packing */
     bool exact16;           /* of all samples in packs */

@@ -375,9 +375,9 @@ static int check_entry(const struct s2s_ckpt *ckpt, size_t first, const char *fo
                        const char *prefix, const char *key, const char *file, size_t *idx,
                        struct s2s_error *err)
 {
+    const size_t n = ckpt->n_tensors - first;
     char *name = s2s_xasprintf("%s%s", prefix, key);
-    const struct s2s_ckpt_tensor *found =
-        find_among(ckpt->tensors + first, ckpt->n_tensors - first, name);
+    const struct s2s_ckpt_tensor *found = n ? find_among(ckpt->tensors + first, n, name) : NULL;
     free(name);
     if (found && has_duplicate(ckpt, found, first))
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);

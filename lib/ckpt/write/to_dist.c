@@ -183,11 +183,11 @@ static const char ITEMS[] = ".items";
 /* Adds the current file and its list of items to the journal. */
 static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
-    const struct s2s_buf list = {.data = out->items->data + items_at,
-                                 .len = out->items->len - items_at};
+    const size_t len = out->items->len - items_at;
     char digest[33];
-    if (!out->how->journal || list.len == 0) /* 0: the file was empty, and was removed */
+    if (!out->how->journal || len == 0) /* 0: the file was empty, and was removed */
         return 0;
+    const struct s2s_buf list = {.data = out->items->data + items_at, .len = len};
     struct ckpt_items listed = {.n = 0};
     int rc = ckpt_items_add(&listed, &list, err);
     char *folder = ckpt_dist_tmp_dir(out->dir, out->iteration),

@@ -36,6 +36,7 @@ mesh.dp=2 mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.002 | r.ya
 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | r.yaml
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.data_parallel_sharding_strategy=optim | r.yaml
 mesh.pp=2 mesh.dp=2 | r.yaml
+mesh.tp=2 mesh.pp=2 mesh.dp=2 | r.yaml
 LINES
 }
 

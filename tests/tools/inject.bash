@@ -152,7 +152,8 @@ tensors() {
 lost() {
     printf 'leak:libsndfile.so\nleak:libFLAC.so\n' >.libraries
     S2S_INJECT=$1:ENOMEM LSAN_OPTIONS=fast_unwind_on_malloc=0:print_suppressions=0:suppressions=$PWD/.libraries LD_PRELOAD=$INJECT:$LSAN "${@:2}" >got.out 2>said </dev/null
-    [ $? = 23 ] && ! grep -qE '^ *#[01] .*/(libsndfile|libFLAC)\.so' said
+    [ $? = 23 ] || return 1
+    not grep -qE '^ *#[01] .*/(libsndfile|libFLAC)\.so' said
 }
 
 # every_malloc OUT COMMAND...: one allocation after the other fails, RUNS of them in equal steps from one that the day chooses (a few, or with S2S_LONG up to 1,500).

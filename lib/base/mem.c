@@ -74,6 +74,15 @@ char *s2s_xstrndup(const char *s, size_t len)
     return copy;
 }
 
+ssize_t s2s_xgetline(char **line, size_t *cap, FILE *file)
+{
+    errno = 0;
+    const ssize_t len = getline(line, cap, file);
+    if (len < 0 && errno == ENOMEM)
+        s2s_no_memory();
+    return len;
+}
+
 char *s2s_xasprintf(const char *fmt, ...)
 {
     char *text;

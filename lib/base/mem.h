@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 struct s2s_error;
 
@@ -26,6 +28,8 @@ void *s2s_xcalloc(size_t n, size_t size_bytes) __attribute__((malloc, returns_no
 void *s2s_xrealloc(void *ptr, size_t n, size_t size_bytes) __attribute__((returns_nonnull));
 char *s2s_xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
 char *s2s_xstrndup(const char *s, size_t len) __attribute__((malloc, returns_nonnull));
+/* getline, which says of a line that finds no memory only what it says of the end. */
+ssize_t s2s_xgetline(char **line, size_t *cap, FILE *file);
 char *s2s_xasprintf(const char *fmt, ...)
     __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 

@@ -46,7 +46,7 @@ static int read_curves(struct curves *curves, const char *dir, const char *file,
     FILE *in = fopen(path, "re");
     if (!in && (needed || errno != ENOENT))
         rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
-    while (in && getline(&line, &cap, in) > 0) {
+    while (in && s2s_xgetline(&line, &cap, in) > 0) {
         json_t *value = json_loads(line, 0, NULL);
         const char *set = json_string_value(json_object_get(value, "set"));
         const json_t *step = json_object_get(value, "step"), *loss = json_object_get(value, "loss");

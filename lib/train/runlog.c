@@ -45,7 +45,7 @@ static int truncate_log(const char *path, int64_t step, size_t *n_last, struct s
     size_t cap = 0;
     ssize_t len;
     bool dropped = false;
-    while ((len = getline(&line, &cap, in)) > 0) {
+    while ((len = s2s_xgetline(&line, &cap, in)) > 0) {
         int64_t at = line[len - 1] == '\n' ? line_step(line) : -1;
         if (at >= 0 && at <= step)
             s2s_buf_add(&keep, line, (size_t)len);

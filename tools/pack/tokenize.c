@@ -323,7 +323,7 @@ static int read_batch(void *ctx, void **item, struct s2s_error *err)
     ssize_t len = 0;
     batch->first_line = job->n_lines + 1;
     while (batch->n_lines < BATCH_LINES && batch->in.len < BATCH_BYTES &&
-           (len = getline(&job->line, &job->line_cap, job->file)) >= 0) {
+           (len = s2s_xgetline(&job->line, &job->line_cap, job->file)) >= 0) {
         if (len > 0 && job->line[len - 1] == '\n')
             len--;
         s2s_grow(&batch->lens, batch->n_lines, &batch->cap, sizeof *batch->lens);

@@ -92,7 +92,7 @@ static bool load(struct ckpt_journal *journal, const char *name, const char *key
     size_t cap = 0;
     bool same = false;
     ssize_t n;
-    while (file && (n = getline(&line, &cap, file)) > 0) {
+    while (file && (n = s2s_xgetline(&line, &cap, file)) > 0) {
         if (line[n - 1] != '\n')
             break; /* truncated by a kill */
         line[n - 1] = '\0';
@@ -195,7 +195,7 @@ static char *owner(const struct ckpt_journal *journal, const char *name)
     FILE *file = open_to_read(journal, name);
     char *line = NULL, *who = NULL;
     size_t cap = 0;
-    while (file && getline(&line, &cap, file) > 0)
+    while (file && s2s_xgetline(&line, &cap, file) > 0)
         if (strncmp(line, OWNER, strlen(OWNER)) == 0) { /* the last one counts */
             free(who);
             who = s2s_xstrndup(line, strcspn(line, "\n"));

@@ -234,6 +234,38 @@ static void no_memory_ends_the_program_with_a_word_and_without_destructors(void 
     assert_int_equal(WEXITSTATUS(status), 1);
 }
 
+static ssize_t read_without_memory(void *cookie, char *bytes, size_t len)
+{
+    (void)bytes, (void)len;
+    errno = *(const int *)cookie;
+    return errno ? -1 : 0;
+}
+
+static void a_line_that_finds_no_memory_is_not_the_end(void **state)
+{
+    (void)state;
+    const cookie_io_functions_t reader = {.read = read_without_memory};
+    int error = 0, status = 0;
+    char *line = NULL;
+    size_t cap = 0;
+    FILE *ends = fopencookie(&error, "r", reader);
+    assert_non_null(ends);
+    assert_int_equal(s2s_xgetline(&line, &cap, ends), -1);
+    fclose(ends);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        error = ENOMEM;
+        ends = fopencookie(&error, "r", reader);
+        close(STDERR_FILENO);
+        _exit(ends && s2s_xgetline(&line, &cap, ends) < 0 ? 0 : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    free(line);
+}
+
 static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
 {
     assert_int_equal(s2s_f32_to_bf16(1.0f), 0x3f80);
@@ -504,6 +536,7 @@ int main(void)
         cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
         cmocka_unit_test(ordered_work_is_done_where_no_thread_can_be_had),
         cmocka_unit_test(no_memory_ends_the_program_with_a_word_and_without_destructors),
+        cmocka_unit_test(a_line_that_finds_no_memory_is_not_the_end),
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
         cmocka_unit_test(f16_agrees_with_the_compiler),
         cmocka_unit_test(provenance_keeps_only_what_can_change_a_byte),

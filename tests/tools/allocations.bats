@@ -70,13 +70,13 @@ C
     printf 'hello world\nna\xc3\xafve\n' >text
     for tokens in demo/tokenizer.json tests/oracle/tokenizer_bytelevel_qwen/tokenizer.json tests/oracle/text/sentencepiece; do
         [ "$tokens" != tests/oracle/text/sentencepiece ] || [ -e "$S2S_BIN/libs2s-sentencepiece.so" ] || continue
-        every_malloc ids s2s-pack tokenize -j1 --tokenizer "$ROOT/$tokens" text -o ids
+        FAILS="1|2" every_malloc ids s2s-pack tokenize -j1 --tokenizer "$ROOT/$tokens" text -o ids # 2: a file that is not opened
     done
     mkdir folder
     cp "$tok" folder/tokenizer.json
     jq -n '{eos_token: "<|endoftext|>", chat_template: "{% for m in messages %}{{ m.role }}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"}' >folder/tokenizer_config.json
     echo '[{"role": "user", "content": "hello"}, {"role": "assistant", "content": " there"}]' >talk
-    every_malloc ids s2s-pack tokenize -j1 --tokenizer folder --prompt chat --json talk -o ids
+    FAILS="1|2" every_malloc ids s2s-pack tokenize -j1 --tokenizer folder --prompt chat --json talk -o ids
 }
 
 @test "s2s-shard: what reads, joins, cuts and exports" {

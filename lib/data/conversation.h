@@ -20,8 +20,8 @@ int s2s_data_parse_conversation(struct s2s_sample *sample, const struct s2s_line
  * ShareGPT: {"id", "sound" (or "ori_sound"): "clip.wav", "conversations": [{"from": "human",
  * "value": "<sound> what is said?"}, {"from": "gpt", ..}]}. human is the user, all others the
  * assistant. A turn is split at the first of the placeholders that it has: text, sound, text;
- * text is stripped, and left out if empty. placeholders: a list of
- * strings; NULL: <sound>, <speech>.
+ * text is stripped, and left out if empty. placeholders: a list of strings; NULL: <sound>,
+ * <speech>.
  */
 int s2s_data_parse_share_gpt(struct s2s_sample *sample, const struct s2s_line *line,
                              const struct s2s_manifest_options *opt, const json_t *placeholders,

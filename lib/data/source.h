@@ -109,10 +109,10 @@ struct s2s_source_options {
     uint64_t seed;           /* shard_seed, resolved */
     json_t *tags;            /* object: become part of each sample's custom keys; borrowed, may be
                                 NULL */
-    json_t
-        *placeholders; /* what stands for sound in turns of share_gpt: a list of strings, of
-                          which    the first one found counts; NULL: <sound>, <speech>; borrowed */
-    bool as_turns;     /* Shar: each supervision of a cut is a turn, as in S2S_LINES_TURNS */
+    /* What stands for sound in turns of share_gpt: a list of strings, of which the first one found
+     * counts; NULL: <sound>, <speech>; borrowed. */
+    json_t *placeholders;
+    bool as_turns; /* Shar: each supervision of a cut is a turn, as in S2S_LINES_TURNS */
     struct s2s_turn_rules turns;
     bool skip_missing;        /* members of a tar that are not in its manifest are left out */
     struct s2s_window window; /* of manifests, cuts and Shar, but for duplex speech and turns */

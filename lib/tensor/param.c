@@ -387,34 +387,40 @@ static void round_up(int64_t *end, int n)
         *end = (*end + step - 1) / step * step;
 }
 
-/* In the order they were added, which is that of units too: each ends where ranks can divide it. */
+/* In the order they were added. Each unit begins and ends where ranks can divide it, and the parts
+ * of a rank are stored in the same order. */
 static void lay_out_class(struct s2s_params *params, int c)
 {
     struct s2s_shards *shards = params->shards;
-    int64_t *end = &params->n_trained;
+    const int parts = shards ? s2s_group_size(shards->groups[c]) : params->n_shards[c];
+    int64_t *end = &params->n_trained, begin = -1;
     int unit = -1;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         if (!p->trained || (int)p->class != c)
             continue;
         const int own = tensor_unit_of(params, i);
-        if (own != unit && unit >= 0)
-            round_up(end, shards->size);
-        if (own != unit)
+        if (own != unit) {
+            round_up(end, parts);
+            begin = begin < 0 ? *end : begin;
             shards->units[own].flat[c][0] = *end;
+            shards->units[own].stored[c] = params->n_stored + (*end - begin) / parts;
+        }
         unit = own;
         place(p, end);
         if (own >= 0) {
             shards->units[own].flat[c][1] = *end;
-            round_up(&shards->units[own].flat[c][1], shards->size);
+            round_up(&shards->units[own].flat[c][1], parts);
         }
     }
-    round_up(end, shards ? shards->size : params->n_shards[c]);
+    round_up(end, parts);
+    if (unit >= 0)
+        params->n_stored += (*end - begin) / parts;
 }
 
 static void lay_out(struct s2s_params *params)
 {
-    params->n_trained = params->n_fixed = params->n_halves = 0;
+    params->n_trained = params->n_stored = params->n_fixed = params->n_halves = 0;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         p->trained = s2s_param_learns(p) && !(p->flags & S2S_PARAM_ABSENT);
@@ -425,11 +431,10 @@ static void lay_out(struct s2s_params *params)
         lay_out_class(params, c);
         params->class_end[c] = params->n_trained;
     }
-    params->n_stored = params->n_trained;
-    if (params->shards) {
-        params->n_stored /= params->shards->size;
+    if (params->shards)
         tensor_place_units(params);
-    }
+    else
+        params->n_stored = params->n_trained;
 }
 
 /* Ranks record the same operations only where all of a stack, here or not, is trained or not. */

@@ -129,21 +129,22 @@ struct s2s_param {
 
 /*
  * Parameters that are gathered together. Where ranks divide values and gradients, each keeps an
- * equal part of each unit; the whole unit is only there while it is computed with. Units take
- * turns in two places; a kept one has its own.
+ * equal part of each class of a unit; the whole unit is only there while it is computed with. Units
+ * take turns in two places; a kept one has its own.
  */
 struct s2s_param_unit {
     size_t begin, end; /* of params->list */
     bool kept;
-    /* set by s2s_params_finish: elements of the trained buffers, class by class, and where the
-     * whole unit stands */
+    /* set by s2s_params_finish: elements of the trained buffers, class by class, where this rank's
+     * part of them is stored, and where the whole unit stands */
     int64_t flat[S2S_CLASSES][2];
-    int64_t at, numel;
-    int place; /* 0, 1; -1: kept */
+    int64_t stored[S2S_CLASSES];
+    int64_t at, numel; /* 0 elements: another pipeline stage has it */
+    int place;         /* 0, 1; -1: kept, or not here */
 };
 
 struct s2s_shards {
-    int size, rank;
+    const struct s2s_group *groups[S2S_CLASSES]; /* kept: whose ranks divide a class */
     struct s2s_param_unit *units; /* [n_units] in the order in which they are computed with */
     int n_units;
     float *masters; /* [n_whole] device memory: whole units, as what follows */
@@ -208,10 +209,14 @@ size_t s2s_params_scale_match(struct s2s_params *params, const char *pattern, do
 /* Gives the class room for n equal parts, each a multiple of 16 elements; before
  * s2s_params_finish. */
 void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, int n);
-/* Values and gradients are divided between `size` ranks, unit by unit: begin, end and kept of each
- * count, in which every trained parameter is once. Before s2s_params_finish. */
+/* Values and gradients are divided between the ranks of a group for each class, unit by unit:
+ * begin, end and kept of each count, in which every trained parameter is once. Before
+ * s2s_params_finish. */
 void s2s_params_shard(struct s2s_params *params, const struct s2s_param_unit *units, int n_units,
-                      int size, int rank);
+                      const struct s2s_group *const groups[S2S_CLASSES]);
+/* How many elements of a class of a unit each rank keeps. */
+int64_t s2s_shards_part(const struct s2s_shards *shards, const struct s2s_param_unit *unit,
+                        int class);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
  * not set). Fails where the machine has no room for them, and where a part of a stack is frozen. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);

@@ -8,12 +8,13 @@
 #include "lib/tensor/param_internal.h"
 
 void s2s_params_shard(struct s2s_params *params, const struct s2s_param_unit *units, int n_units,
-                      int size, int rank)
+                      const struct s2s_group *const groups[S2S_CLASSES])
 {
     if (params->finished)
         S2S_BUG("parameters are divided after the buffers were laid out");
     struct s2s_shards *s = params->shards = s2s_xcalloc(1, sizeof *s);
-    *s = (struct s2s_shards){.size = size, .rank = rank, .n_units = n_units};
+    *s = (struct s2s_shards){.n_units = n_units};
+    memcpy(s->groups, groups, sizeof s->groups);
     s->units = s2s_xcalloc((size_t)n_units + 1, sizeof *s->units);
     memcpy(s->units, units, (size_t)n_units * sizeof *units);
 }
@@ -27,6 +28,12 @@ int tensor_unit_of(const struct s2s_params *params, size_t param)
         if (param >= s->units[u].begin && param < s->units[u].end)
             return u;
     S2S_BUG("parameter %s is in no unit", params->list[param]->name);
+}
+
+int64_t s2s_shards_part(const struct s2s_shards *shards, const struct s2s_param_unit *unit,
+                        int class)
+{
+    return (unit->flat[class][1] - unit->flat[class][0]) / s2s_group_size(shards->groups[class]);
 }
 
 void tensor_place_units(struct s2s_params *params)
@@ -59,12 +66,13 @@ int64_t tensor_place_param(const struct s2s_params *params, struct s2s_param *p,
     int64_t at = unit->at + (p->offset - flat[0]);
     for (int c = 0; c < (int)p->class; c++)
         at += unit->flat[c][1] - unit->flat[c][0];
-    /* of the unit's elements this rank has [begin, begin + part), stored from flat[0] / size on */
-    const int64_t part = (flat[1] - flat[0]) / s->size, begin = flat[0] + part * s->rank;
+    /* of the unit's elements this rank has [begin, begin + part) */
+    const int64_t part = s2s_shards_part(s, unit, (int)p->class),
+                  begin = flat[0] + part * s2s_group_rank(s->groups[p->class]);
     const int64_t first = p->offset > begin ? p->offset : begin;
     const int64_t last = p->offset + p->numel < begin + part ? p->offset + p->numel : begin + part;
     const bool any = first < last;
-    const int64_t stored = flat[0] / s->size + (any ? first - begin : 0);
+    const int64_t stored = unit->stored[p->class] + (any ? first - begin : 0);
     p->divided = true;
     p->stored_begin = any ? first - p->offset : 0;
     p->stored_end = any ? last - p->offset : 0;

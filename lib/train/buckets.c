@@ -35,7 +35,10 @@ void s2s_buckets_lay_out(struct s2s_model *model, const struct s2s_layout *layou
 {
     check_experts(model->params, layout);
     if (sharding == S2S_SHARD_ALL && s2s_group_size(layout->gradients) > 1) {
-        s2s_fsdp_lay_out(model, layout->gradients);
+        const struct s2s_group *groups[S2S_CLASSES];
+        for (int class = 0; class < S2S_CLASSES; class ++)
+            groups[class] = group_of(layout, class);
+        s2s_fsdp_lay_out(model, groups, s2s_comm_size(layout->comms[S2S_AXIS_PP]) > 1);
         return;
     }
     for (int class = 0; class < S2S_CLASSES; class ++)
@@ -247,10 +250,7 @@ struct s2s_buckets *s2s_buckets_new(struct s2s_model *model,
     *b = (struct s2s_buckets){
         .model = model, .sharding = options->sharding, .overlap = options->overlap};
     if (model->params->shards) {
-        /* a unit's gradients begin in a forward, which its own backward has to follow */
-        if (s2s_comm_size(options->layout->comms[S2S_AXIS_PP]) > 1)
-            S2S_BUG("stages of a pipeline do not divide parameters");
-        b->fsdp = s2s_fsdp_new(model, options->layout->gradients, options->overlap);
+        b->fsdp = s2s_fsdp_new(model, options->overlap);
         return b;
     }
     cut(b, options);

@@ -281,8 +281,7 @@ void s2s_flow_sum_shared(struct s2s_flow *flow)
     const int64_t n = p->numel;
     const int peer = s2s_group_rank(flow->pp) == 0 ? s2s_group_size(flow->pp) - 1 : 0;
     const size_t bytes = (size_t)n * sizeof(float);
-    float *mine = flow->model->params->grads + p->offset,
-          *theirs = s2s_pool_get(&device->pool, bytes);
+    float *mine = p->tensor->grad->data, *theirs = s2s_pool_get(&device->pool, bytes);
     const struct s2s_transfer list[] = {{mine, n, S2S_F32, peer, true},
                                         {theirs, n, S2S_F32, peer, false}};
     flow->pp->ops->exchange(flow->pp, &device->queue, list, 2);

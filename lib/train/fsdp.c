@@ -12,14 +12,15 @@ struct unit_state {
     int64_t gather[S2S_CLASSES], reduce[S2S_CLASSES];
     bool here; /* gathered, or on its way */
     bool reducing;
+    bool summed; /* since the step began */
 };
 
 struct s2s_fsdp {
     struct s2s_model *model;
     struct s2s_params *params;
     struct s2s_shards *shards;
-    const struct s2s_group *group;
     int *unit_of; /* [model->n_blocks]; NOBODY: nothing of it is trained */
+    int *uses;    /* [model->n_blocks] the unit of another block that it computes with, or NOBODY */
     int last;     /* the unit whose gradients begin in the forward, with the loss */
     struct unit_state *states;
     bool armed;
@@ -46,7 +47,8 @@ static bool is_used_later(const struct s2s_model *model, const struct s2s_block 
     return found;
 }
 
-void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *group)
+void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *const groups[S2S_CLASSES],
+                      bool pipeline)
 {
     struct s2s_param_unit *units = s2s_xcalloc((size_t)model->n_blocks + 1, sizeof *units);
     int n = 0;
@@ -58,7 +60,9 @@ void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *group)
                                              .end = block->param_end,
                                              .kept = is_used_later(model, block)};
     }
-    s2s_params_shard(model->params, units, n, group->size, group->rank);
+    if (n > 0)
+        units[n - 1].kept |= pipeline;
+    s2s_params_shard(model->params, units, n, groups);
     free(units);
 }
 
@@ -66,7 +70,8 @@ void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *group)
 
 /* Of one class: where the whole is, how much each rank has, and where this rank keeps its part. */
 struct piece {
-    float *value, *grad;
+    const struct s2s_group *group;
+    float *value, *grad, *own; /* own: of grad, this rank's part */
     int64_t part, stored;
 };
 
@@ -74,13 +79,17 @@ struct piece {
 static bool piece_of(struct piece *piece, const struct s2s_fsdp *f, int u, int class, int64_t *at)
 {
     const struct s2s_param_unit *unit = &f->shards->units[u];
-    const int64_t begin = unit->flat[class][0], n = unit->flat[class][1] - begin;
-    *piece = (struct piece){.value = f->shards->masters + unit->at + *at,
-                            .grad = f->shards->grads + unit->at + *at,
-                            .part = n / f->group->size,
-                            .stored = begin / f->group->size};
-    *at += n;
-    return n > 0;
+    const struct s2s_group *group = f->shards->groups[class];
+    const int64_t part = s2s_shards_part(f->shards, unit, class);
+    float *grad = f->shards->grads + unit->at + *at;
+    *piece = (struct piece){.group = group,
+                            .value = f->shards->masters + unit->at + *at,
+                            .grad = grad,
+                            .own = grad + part * s2s_group_rank(group),
+                            .part = part,
+                            .stored = unit->stored[class]};
+    *at += part * s2s_group_size(group);
+    return part > 0;
 }
 
 static struct s2s_queue *queue_of(const struct s2s_fsdp *f)
@@ -95,8 +104,9 @@ static void wait_values(struct s2s_fsdp *f, int u)
     struct unit_state *s = &f->states[u];
     bool came = false;
     for (int c = 0; c < S2S_CLASSES; c++) {
+        const struct s2s_group *group = f->shards->groups[c];
         if (s->gather[c])
-            f->group->ops->wait(f->group, queue_of(f), s->gather[c]);
+            group->ops->wait(group, queue_of(f), s->gather[c]);
         came |= s->gather[c] != 0;
         s->gather[c] = 0;
     }
@@ -125,19 +135,22 @@ static void start_gather(struct s2s_fsdp *f, int u)
     make_place(f, u);
     for (int c = 0; c < S2S_CLASSES; c++)
         if (piece_of(&piece, f, u, c, &at))
-            s->gather[c] = f->group->ops->start_all_gather(f->group, queue_of(f), piece.value,
-                                                           f->params->master + piece.stored,
-                                                           piece.part, S2S_F32);
+            s->gather[c] = piece.group->ops->start_all_gather(piece.group, queue_of(f), piece.value,
+                                                              f->params->master + piece.stored,
+                                                              piece.part, S2S_F32);
     s->here = true;
 }
 
-/* The next unit in the direction of a pass, if it has not a place of its own. */
+/* The next unit in the direction of a pass, if it has not a place of its own; none beyond the
+ * border of a stage. */
 static void gather_ahead(struct s2s_fsdp *f, int block, int step)
 {
     for (int b = block + step; b >= 0 && b < f->model->n_blocks; b += step) {
         const int u = f->unit_of[b];
         if (u == NOBODY || u == f->unit_of[block])
             continue;
+        if (f->shards->units[u].numel == 0)
+            return;
         if (f->shards->units[u].place >= 0) {
             start_gather(f, u);
             return;
@@ -155,10 +168,9 @@ static void start_reduce(struct s2s_fsdp *f, int u)
     int64_t at = 0;
     for (int c = 0; c < S2S_CLASSES; c++)
         if (piece_of(&piece, f, u, c, &at))
-            s->reduce[c] = f->group->ops->start_reduce_scatter(
-                f->group, queue_of(f), piece.grad + piece.part * f->group->rank, piece.grad,
-                piece.part, S2S_F32);
-    s->reducing = true;
+            s->reduce[c] = piece.group->ops->start_reduce_scatter(
+                piece.group, queue_of(f), piece.own, piece.grad, piece.part, S2S_F32);
+    s->reducing = s->summed = true;
 }
 
 /* Adds what has come to the gradients of the step. */
@@ -173,9 +185,9 @@ static void finish_reduce(struct s2s_fsdp *f, int u)
     for (int c = 0; c < S2S_CLASSES; c++) {
         if (!piece_of(&piece, f, u, c, &at))
             continue;
-        f->group->ops->wait(f->group, queue_of(f), s->reduce[c]);
+        piece.group->ops->wait(piece.group, queue_of(f), s->reduce[c]);
         const struct s2s_mat sum = {f->params->grads + piece.stored, piece.part, S2S_F32},
-                             part = {piece.grad + piece.part * f->group->rank, piece.part, S2S_F32};
+                             part = {piece.own, piece.part, S2S_F32};
         k->axpby(queue_of(f), &(struct s2s_k_axpby){.x = part,
                                                     .z = sum,
                                                     .y = sum,
@@ -205,14 +217,21 @@ static bool is_kept(const struct s2s_fsdp *f, int u)
     return f->shards->units[u].place < 0;
 }
 
+static void bring(struct s2s_fsdp *f, int u)
+{
+    start_gather(f, u);
+    wait_values(f, u);
+}
+
 static void enter(void *ctx, int block)
 {
     struct s2s_fsdp *f = ctx;
     const int u = f->unit_of[block];
+    if (f->uses[block] != NOBODY)
+        bring(f, f->uses[block]);
     if (u == NOBODY)
         return;
-    start_gather(f, u);
-    wait_values(f, u);
+    bring(f, u);
     gather_ahead(f, block, 1);
     if (u == f->last && !is_kept(f, u))
         zero_grads(f, u);
@@ -224,27 +243,38 @@ static void enter_backward(void *ctx, int block)
     const int u = f->unit_of[block];
     if (u == NOBODY)
         return;
-    start_gather(f, u);
-    wait_values(f, u);
+    bring(f, u);
     gather_ahead(f, block, -1);
     if (u != f->last && !is_kept(f, u))
         zero_grads(f, u);
+}
+
+/* Two stages have a part of the sum each. */
+static bool is_shared(const struct s2s_fsdp *f, int u)
+{
+    const struct s2s_param_unit *unit = &f->shards->units[u];
+    for (size_t i = unit->begin; i < unit->end; i++)
+        if (f->params->list[i]->flags & S2S_PARAM_SHARED)
+            return true;
+    return false;
 }
 
 static void leave_backward(void *ctx, int block)
 {
     struct s2s_fsdp *f = ctx;
     const int u = f->unit_of[block];
-    if (u != NOBODY && (!is_kept(f, u) || f->armed))
+    if (u != NOBODY && (!is_kept(f, u) || (f->armed && !is_shared(f, u))))
         start_reduce(f, u);
 }
 
 void s2s_fsdp_begin(struct s2s_fsdp *f)
 {
     f->armed = false;
-    for (int u = 0; u < f->shards->n_units; u++)
+    for (int u = 0; u < f->shards->n_units; u++) {
+        f->states[u].summed = false;
         if (is_kept(f, u))
             zero_grads(f, u);
+    }
 }
 
 void s2s_fsdp_arm(struct s2s_fsdp *f)
@@ -254,6 +284,9 @@ void s2s_fsdp_arm(struct s2s_fsdp *f)
 
 void s2s_fsdp_finish(struct s2s_fsdp *f)
 {
+    for (int u = 0; u < f->shards->n_units; u++)
+        if (is_kept(f, u) && !f->states[u].summed)
+            start_reduce(f, u);
     for (int u = 0; u < f->shards->n_units; u++)
         finish_reduce(f, u);
 }
@@ -269,10 +302,10 @@ int s2s_fsdp_optim(struct s2s_optim **optim, struct s2s_fsdp *f,
     size_t n = 0;
     for (int u = 0; u < s->n_units; u++)
         for (int c = 0; c < S2S_CLASSES; c++) {
-            const int64_t *flat = s->units[u].flat[c], part = (flat[1] - flat[0]) / s->size;
+            const int64_t part = s2s_shards_part(s, &s->units[u], c),
+                          begin = s->units[u].flat[c][0] + part * s2s_group_rank(s->groups[c]);
             if (part > 0)
-                slices[n++] = (struct s2s_optim_slice){.begin = flat[0] + part * s->rank,
-                                                       .end = flat[0] + part * (s->rank + 1)};
+                slices[n++] = (struct s2s_optim_slice){.begin = begin, .end = begin + part};
         }
     qsort(slices, n, sizeof *slices, s2s_optim_slice_order);
     int rc = s2s_optim_new_slices(optim, f->params, options, slices, n, err);
@@ -300,18 +333,27 @@ void s2s_fsdp_update(struct s2s_fsdp *f, struct s2s_optim *optim, double lr, dou
 
 /* ---- life ---- */
 
-struct s2s_fsdp *s2s_fsdp_new(struct s2s_model *model, const struct s2s_group *group, bool overlap)
+/* The unit that a parameter is in; NOBODY: it is not trained, or none. */
+static int unit_with(const struct s2s_fsdp *f, const struct s2s_param *param)
+{
+    for (int u = 0; u < f->shards->n_units; u++)
+        for (size_t i = f->shards->units[u].begin; i < f->shards->units[u].end; i++)
+            if (f->params->list[i] == param)
+                return u;
+    return NOBODY;
+}
+
+struct s2s_fsdp *s2s_fsdp_new(struct s2s_model *model, bool overlap)
 {
     struct s2s_fsdp *f = s2s_xcalloc(1, sizeof *f);
-    *f = (struct s2s_fsdp){.model = model,
-                           .params = model->params,
-                           .shards = model->params->shards,
-                           .group = group,
-                           .last = NOBODY};
+    *f = (struct s2s_fsdp){
+        .model = model, .params = model->params, .shards = model->params->shards, .last = NOBODY};
     f->unit_of = s2s_xcalloc((size_t)model->n_blocks + 1, sizeof *f->unit_of);
+    f->uses = s2s_xcalloc((size_t)model->n_blocks + 1, sizeof *f->uses);
     f->states = s2s_xcalloc((size_t)f->shards->n_units + 1, sizeof *f->states);
     for (int b = 0; b < model->n_blocks; b++) {
         f->unit_of[b] = NOBODY;
+        f->uses[b] = unit_with(f, model->blocks[b].uses);
         for (int u = 0; u < f->shards->n_units; u++)
             if (f->shards->units[u].begin == model->blocks[b].param_begin &&
                 f->shards->units[u].end == model->blocks[b].param_end)
@@ -319,8 +361,11 @@ struct s2s_fsdp *s2s_fsdp_new(struct s2s_model *model, const struct s2s_group *g
         if (f->unit_of[b] != NOBODY)
             f->last = f->unit_of[b];
     }
-    if (overlap && group->ops->run_beside)
-        group->ops->run_beside(group);
+    for (int c = 0; c < S2S_CLASSES; c++) {
+        const struct s2s_group *group = f->shards->groups[c];
+        if (overlap && group->ops->run_beside)
+            group->ops->run_beside(group);
+    }
     f->watch = (struct s2s_block_watch){.ctx = f,
                                         .enter = enter,
                                         .enter_backward = enter_backward,
@@ -337,6 +382,7 @@ void s2s_fsdp_free(struct s2s_fsdp *f)
     if (f->model->watch == &f->watch)
         f->model->watch = NULL;
     free(f->unit_of);
+    free(f->uses);
     free(f->states);
     free(f);
 }

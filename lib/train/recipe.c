@@ -154,21 +154,7 @@ static int read_gradients(struct s2s_recipe *r, struct s2s_error *err)
         rc = s2s_conf_get_choice_or(&sharding, r->conf, "mesh.data_parallel_sharding_strategy",
                                     s2s_sharding_names, S2S_NO_SHARD, err);
     r->sharding = (enum s2s_sharding)sharding;
-    return rc < 0 ? rc : s2s_recipe_check_sharding(r, err);
-}
-
-int s2s_recipe_check_sharding(const struct s2s_recipe *r, struct s2s_error *err)
-{
-    /* units are gathered by the blocks of one stage, over one group of ranks */
-    const char *other = r->mesh.size[S2S_AXIS_PP] > 1              ? "pp"
-                        : r->mesh.size[S2S_AXIS_EP] > 1            ? "ep"
-                        : r->mesh.etp != r->mesh.size[S2S_AXIS_TP] ? "etp"
-                                                                   : NULL;
-    if (r->sharding != S2S_SHARD_ALL || !other)
-        return 0;
-    return s2s_conf_error(
-        err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, "mesh.data_parallel_sharding_strategy"),
-        "%s does not go with mesh.%s; optim does", s2s_sharding_names[r->sharding], other);
+    return rc;
 }
 
 /* mesh.pp_layers: layers of each stage, first to last. */

@@ -107,9 +107,6 @@ int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, bool trains, str
 /* Of that what no rule of lib/rules says: whether the mesh fits world_size ranks, experts and
  * stages the mesh, and the microbatches of a step its pipeline. Sets the size of dp. */
 int s2s_recipe_fit(struct s2s_recipe *recipe, int world_size, bool trains, struct s2s_error *err);
-/* Whether the sizes of the mesh go with its data_parallel_sharding_strategy: UNSUPPORTED. Who reads
- * a recipe has been told; who changes sizes afterwards asks again. */
-int s2s_recipe_check_sharding(const struct s2s_recipe *recipe, struct s2s_error *err);
 void s2s_recipe_release(struct s2s_recipe *recipe);
 
 #endif

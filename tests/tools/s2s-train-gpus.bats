@@ -34,6 +34,7 @@ mesh.cp=2 mesh.cp_comm=p2p | r.yaml train.recompute=true
 mesh.pp=2 | r.yaml
 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim mesh.bucket_mb=0.002 | r.yaml
 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | r.yaml
+mesh.pp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params | r.yaml
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true mesh.data_parallel_sharding_strategy=optim | r.yaml
 mesh.pp=2 mesh.dp=2 | r.yaml
 mesh.tp=2 mesh.pp=2 mesh.dp=2 | r.yaml
@@ -44,6 +45,7 @@ LINES
     grep -v '^model:' r.yaml >p.yaml
     equal <<'LINES'
 mesh.dp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe
+mesh.dp=4 mesh.ep=2 mesh.data_parallel_sharding_strategy=optim_grads_params | p.yaml model.path=MODELS/qwen3_moe train.packs_per_step=4
 mesh.tp=2 mesh.sequence_parallel=true mesh.ep=2 mesh.etp=1 | p.yaml model.path=MODELS/mixtral
 LINES
 }

@@ -473,7 +473,31 @@ mesh.dp=2 | r.yaml $divided
 mesh.dp=4 | r.yaml $divided train.recompute=true data.train=[mute.s2s] data.shuffle=false
 mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true | r.yaml $divided train.recompute=true
 mesh.cp=2 mesh.dp=2 | r.yaml $divided
+mesh.pp=2 mesh.dp=2 | r.yaml $divided data.train=[odd.s2s] train.packs_per_step=4
 mesh.dp=2 | p.yaml model.path=MODELS/qwen3_moe $divided train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+mesh.dp=4 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe $divided train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+LINES
+}
+
+@test "long: dp: ranks that divide parameters of pipelines and of experts" {
+    divided="mesh.data_parallel_sharding_strategy=optim_grads_params"
+    speech
+    deep
+    equal <<LINES
+mesh.pp=2 mesh.vpp=2 mesh.dp=2 | d.yaml $divided train.packs_per_step=8
+mesh.pp=2 mesh.vpp=2 mesh.dp=2 | r.yaml model.llm.config=untied.json $divided data.train=[mute.s2s] data.shuffle=false train.packs_per_step=4 train.recompute=true
+mesh.cp=2 mesh.pp=2 | r.yaml $divided train.packs_per_step=3
+mesh.cp=2 mesh.pp=2 mesh.tp=2 mesh.sequence_parallel=true | r.yaml $divided train.recompute=selective data.train=[odd.s2s]
+mesh.dp=2 mesh.pp=2 | s.yaml $divided train.packs_per_step=4
+mesh.dp=2 mesh.pp=2 | s.yaml $divided train.packs_per_step=4 model.llm.freeze=true
+mesh.dp=2 mesh.pp=2 | s.yaml $divided train.packs_per_step=6 model.encoder.freeze=true train.recompute=true
+mesh.dp=2 mesh.pp=2 | r.yaml $divided model.lora={"rank":4}
+mesh.dp=2 mesh.pp=2 | r.yaml $divided model.freeze=["*"] model.unfreeze=["*layers.0.*"] train.packs_per_step=6
+mesh.dp=2 mesh.pp=2 mesh.ep=2 | p.yaml model.path=MODELS/qwen3_moe $divided train.packs_per_step=4 train.moe_aux_loss_coeff=0.5 train.moe_z_loss_coeff=0.1
+mesh.tp=2 mesh.dp=2 mesh.ep=2 mesh.etp=1 mesh.sequence_parallel=true | p.yaml model.path=MODELS/qwen3_moe $divided data.train=[odd.s2s]
+mesh.dp=2 mesh.pp=2 | p.yaml model.path=MODELS/nemotron_h $divided optimizer.lr=2e-3 train.moe_router_bias_update_rate=1e-2
+mesh.dp=4 mesh.ep=2 | p.yaml model.path=MODELS/nemotron_h $divided optimizer.lr=2e-3 train.moe_router_bias_update_rate=1e-2
+mesh.dp=2 mesh.pp=2 | p.yaml model.path=MODELS/llama_gqa_tied $divided train.ema_decay=0.9
 LINES
 }
 

@@ -47,8 +47,8 @@ golden() {
     golden <<'LINES'
 llama_gqa_tied pp=2,tp=2,sequence_parallel=true
 qwen3 tp=2,cp=2
-qwen3_moe dp=2,ep=2
-salm_llama cp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params
+qwen3_moe dp=4,ep=2,data_parallel_sharding_strategy=optim_grads_params
+salm_llama pp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params
 LINES
 }
 
@@ -136,8 +136,6 @@ PY
     says "world size 1 is less than tp*cp*pp = 3*1*1 = 3"
     exits 1 on dp=2,ep=2 "$M/qwen3" out
     says "for a model without experts"
-    exits 1 on pp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params "$M/qwen3" out
-    says "optim_grads_params does not go with mesh.pp"
     exits 1 on tq=1 "$M/qwen3" out
     says "unknown key 'tq'"
     exits 1 on tp=1 "$M/parakeet_encoder" out

@@ -265,7 +265,7 @@ static int take_mesh(struct s2s_recipe *recipe, const struct plan_mesh *mesh, st
     snprintf(text, sizeof text, "mesh.etp=%d", recipe->mesh.etp);
     if (rc == 0)
         rc = s2s_conf_override(recipe->conf, text, err);
-    return rc < 0 ? rc : s2s_recipe_check_sharding(recipe, err);
+    return rc;
 }
 
 static int plan_and_show(const struct plan_args *args, struct s2s_recipe *recipe, bool bare,

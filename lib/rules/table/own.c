@@ -283,8 +283,7 @@ const struct s2s_rule rules_trn[] = {
         .message = "a value, or a mesh for this model, that s2s-train refuses",
         .fix = "give another value, or other sizes of the mesh",
         .why = "Ranks of tp have whole attention heads, and the same number of them and of columns "
-               "of an MLP; stages of pp have layers each; parameters are divided "
-               "(optim_grads_params) without pp, ep and an etp of its own.",
+               "of an MLP; stages of pp have layers each.",
         .source = "doc/RECIPE.md",
     },
     {

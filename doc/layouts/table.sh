@@ -3,10 +3,10 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 plan=${1:-$here/../../bin}/s2s-train
-# what it is | mesh | microbatches of a step | model
-while IFS='|' read -r what mesh n model; do
+# what it is | mesh | microbatches of a step | model | what ranks of dp divide
+while IFS='|' read -r what mesh n model divided; do
     "$plan" plan "$here/${model:-qwen3_30b_a3b}.json" mesh.sequence_parallel=true train.recompute=true "train.precision=bf16-mixed" \
-        mesh.data_parallel_sharding_strategy=optim --mesh "$mesh" --microbatches "$n" --tokens 8192 --json | WHAT=$what MESH=$mesh python3 -c '
+        "mesh.data_parallel_sharding_strategy=${divided:-optim}" --mesh "$mesh" --microbatches "$n" --tokens 8192 --json | WHAT=$what MESH=$mesh python3 -c '
 import json, os, sys
 d = json.load(sys.stdin)
 gib = lambda n: f"{n / 2**30:.1f}"
@@ -29,4 +29,6 @@ done <<'LAYOUTS'
 1 node, hybrid|tp=2,dp=4,ep=8,etp=1|4|nemotron_3_nano_30b_a3b
 1 node, hybrid, cp|cp=2,dp=4,ep=8|4|nemotron_3_nano_30b_a3b
 9 nodes, hybrid, the LLM's 8|tp=4,dp=16,ep=16,etp=1|6|nemotron_3_nano_30b_a3b
+1 node, FSDP, pp|pp=2,dp=4,ep=4|8||optim_grads_params
+8 nodes, FSDP|dp=64,ep=8|4||optim_grads_params
 LAYOUTS

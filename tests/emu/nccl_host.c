@@ -369,6 +369,7 @@ static void run_messages(struct operation *o)
 static bool is_told(const char *what, int number)
 {
     const char *fault = getenv("S2S_NCCL_FAULT"), *me = getenv("OMPI_COMM_WORLD_RANK");
+    me = me ? me : getenv("PMI_RANK"); /* MPICH */
     char kind[16];
     int rank, n;
     return fault && me && sscanf(fault, "%15s %d %d", kind, &rank, &n) == 3 &&

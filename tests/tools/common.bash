@@ -8,8 +8,8 @@ setup() {
     export OMP_NUM_THREADS=1 S2S_NO_PROGRESS=1 LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
     # ranks share two cores here: give the processor away while waiting, and run as root where CI does
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
-    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # the same of Open MPI 5
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none # the same of Open MPI 5
     # the ranks are on one machine, whatever networks it has: asking for these takes twice the time of everything else
     export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader
     # MPI keeps memory to the end; the library's own leaks are found by the unit tests. What no machine has room for is refused as without a sanitizer.
@@ -28,7 +28,7 @@ setup() {
 mpirun_n() {
     local n=$1
     shift
-    mpirun --oversubscribe --bind-to none -n "$n" "$@"
+    mpirun -n "$n" "$@"
 }
 
 # `turn || continue` begins a loop over four cases or more of one rule: it takes every fourth from one that the day chooses, with S2S_LONG each of them

@@ -196,7 +196,7 @@ load tensors
     # the second one does, while the first can clean up nothing: its sync hangs, until it is killed
     touch hold
     export S2S_INJECT_HOLD=hold S2S_INJECT_MARK=held first=fsync:2:HOLD second=aligned:1:ENOMEM
-    exits 1 timeout 20 mpirun --oversubscribe --bind-to none -n 2 sh -c 'export LD_PRELOAD=$INJECT; [ "$OMPI_COMM_WORLD_RANK" = 0 ] && export S2S_INJECT=$first || export S2S_INJECT=$second
+    exits 1 timeout 20 mpirun -n 2 sh -c 'export LD_PRELOAD=$INJECT; [ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" = 0 ] && export S2S_INJECT=$first || export S2S_INJECT=$second
         exec s2s-ckpt convert -q --to hf --max-shard-size 4k "$0" out' "$DATA/hf_sharded"
     says "out of memory"
     no_litter . hold held

@@ -93,10 +93,10 @@ same_bytes() {
     [ -z "$S2S_LONG" ] || faults+=(pread:1:EIO fsync:1:ENOSPC fsync:3:EIO)
     s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
     # (Open MPI 5.0.7 crashes where each rank has a command of its own)
-    printf '%s\n' '#!/bin/sh' 'fault=$1; shift' '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export S2S_INJECT="$fault" LD_PRELOAD="$INJECT"' 'exec "$@"' >in_one
+    printf '%s\n' '#!/bin/sh' 'fault=$1; shift' '[ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" != 1 ] || export S2S_INJECT="$fault" LD_PRELOAD="$INJECT"' 'exec "$@"' >in_one
     chmod +x in_one
     for fault in "${faults[@]}"; do
-        run timeout 60 mpirun --oversubscribe --bind-to none -n 3 ./in_one $fault "${convert[@]}"
+        run timeout 60 mpirun -n 3 ./in_one $fault "${convert[@]}"
         [ ! -e out ]
         case $fault in
         *KILL) [ "$status" -eq 137 ] ;;

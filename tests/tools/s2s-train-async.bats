@@ -90,7 +90,7 @@ both() {
     inject_or_skip
     # the second rank's disk is full: its own file is the first that it syncs
     cat >rank.sh <<'SH'
-[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export S2S_INJECT=fsync:1:ENOSPC LD_PRELOAD=$INJECT
+[ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" = 0 ] || export S2S_INJECT=fsync:1:ENOSPC LD_PRELOAD=$INJECT
 exec s2s-train -j1 -q r.yaml mesh.dp=2 checkpoint.async_save=true
 SH
     exits 1 mpirun_n 2 bash rank.sh

@@ -13,7 +13,7 @@ setup_tool() {
 begin() {
     rm -rf run pid.*
     # shellcheck disable=SC2016
-    mpirun "${launcher[@]}" --oversubscribe --bind-to none -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 r.yaml mesh.dp=2 train.steps=2000000 checkpoint.every=0 "$@"' - "$@" >said 2>&1 &
+    mpirun "${launcher[@]}" -n 2 bash -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}; exec s2s-train -j1 r.yaml mesh.dp=2 train.steps=2000000 checkpoint.every=0 "$@"' - "$@" >said 2>&1 &
     job=$!
 }
 

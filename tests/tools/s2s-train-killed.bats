@@ -135,7 +135,7 @@ end_of() {
         # a new run now and then, so that also its first steps are hit
         [ $((round % 4)) -ne 1 ] || rm -rf killed
         # shellcheck disable=SC2086
-        mpirun --oversubscribe --bind-to none -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train "$@"' - $two run=killed "${how[round % 2]}" mesh.bucket_mb=0.01 >/dev/null 2>&1 &
+        mpirun -n 2 bash -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}; exec s2s-train "$@"' - $two run=killed "${how[round % 2]}" mesh.bucket_mb=0.01 >/dev/null 2>&1 &
         job=$!
         for _ in $(seq 200); do
             [ ! -e killed/lock ] || break

@@ -304,7 +304,7 @@ PY
 }
 
 @test "a signal to one of two ranks is enough" {
-    mpirun_n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 r.yaml run=two mesh.dp=2 train.steps=200000 checkpoint.every=0' 2>said &
+    mpirun_n 2 bash -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}; exec s2s-train -j1 r.yaml run=two mesh.dp=2 train.steps=200000 checkpoint.every=0' 2>said &
     for _ in $(seq 500); do
         [ -s two/log.jsonl ] && break
         sleep 0.02
@@ -346,7 +346,7 @@ ended() {
     # eight packs are two steps, and the stream goes on: its end is held back
     for ranks in 1 2; do
         # shellcheck disable=SC2016
-        mpirun_n $ranks bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 "$@"' - \
+        mpirun_n $ranks bash -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}; exec s2s-train -j1 "$@"' - \
             r.yaml run=idle$ranks 'data.train=[-]' data.shuffle=false train.steps=null mesh.dp=null <fifo 2>said &
         pid=$!
         exec 8>fifo
@@ -373,7 +373,7 @@ ended() {
     s2s-train r.yaml run=whole "$both" train.eval_every=5 train.steps=5 checkpoint.every=0
     for ranks in 1 2; do
         # shellcheck disable=SC2016
-        mpirun_n $ranks bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 "$@"' - \
+        mpirun_n $ranks bash -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}; exec s2s-train -j1 "$@"' - \
             r.yaml run=off$ranks "$both" train.eval_every=5 mesh.dp=null 2>said &
         pid=$!
         for _ in $(seq 500); do
@@ -943,7 +943,7 @@ PY
 @test "speech: a file that one rank lacks is named, when a pipe is opened too" {
     make_speech
     local args="s.yaml -j1 run=lacks mesh.dp=2 data.train=[-] data.shuffle=false data.eval={}"
-    exits 2 timeout 60 mpirun --oversubscribe --bind-to none -n 1 s2s-train $args : -n 1 s2s-train $args data.features=absent.json < <(s2s-shard cat pcm.s2s)
+    exits 2 timeout 60 mpirun -n 1 s2s-train $args : -n 1 s2s-train $args data.features=absent.json < <(s2s-shard cat pcm.s2s)
     says "absent.json"
     says_not "MPI_ERR"
 }

@@ -26,10 +26,9 @@ static void free_shards(struct s2s_params *params)
     const struct s2s_kernels *k = params->device->kernels;
     if (!s)
         return;
-    if (s->values != s->masters)
-        k->free(&params->device->queue, s->values);
-    k->free(&params->device->queue, s->masters);
     k->free(&params->device->queue, s->grads);
+    k->free(&params->device->queue, s->wide);
+    k->free(&params->device->queue, s->narrow);
     free(s->units);
     free(s);
 }
@@ -301,8 +300,7 @@ static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s
     t->device = device;
 }
 
-/* The type in which layers use it. */
-static enum s2s_dtype working_dtype(const struct s2s_params *params, const struct s2s_param *p)
+enum s2s_dtype tensor_working_dtype(const struct s2s_params *params, const struct s2s_param *p)
 {
     const bool matrix = p->n_dims >= 2 && !(p->flags & (S2S_PARAM_F32 | S2S_PARAM_BUFFER));
     return matrix ? params->device->dtype : S2S_F32;
@@ -319,8 +317,8 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
 {
     const struct s2s_kernels *k = params->device->kernels;
     const size_t size = s2s_dtype_size(params->device->dtype);
-    struct s2s_shards none = {.n_whole = 0}, *s = params->shards ? params->shards : &none;
-    const int64_t n = params->n_stored, n_whole = s->n_whole;
+    struct s2s_shards none = {.n_units = 0}, *s = params->shards ? params->shards : &none;
+    const int64_t n = params->n_stored;
     const bool works = has_working(params), whole = s == &none;
     const struct {
         int64_t n; /* -1: not needed */
@@ -331,9 +329,9 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
                    {n, sizeof(float), (void **)&params->grads},
                    {params->n_fixed, sizeof(float), (void **)&params->fixed},
                    {params->n_halves, size, &params->halves},
-                   {whole ? -1 : n_whole, sizeof(float), (void **)&s->masters},
-                   {works && !whole ? n_whole : -1, size, &s->values},
-                   {whole ? -1 : n_whole, sizeof(float), (void **)&s->grads}};
+                   {whole ? -1 : s->n_grads, sizeof(float), (void **)&s->grads},
+                   {whole ? -1 : s->n_wide, sizeof(float), (void **)&s->wide},
+                   {works && !whole ? s->n_narrow : -1, size, &s->narrow}};
     enum { N = sizeof buffers / sizeof *buffers };
     bool room = params->n_trained <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL &&
                 params->n_halves <= MAX_NUMEL;
@@ -349,7 +347,6 @@ static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
     }
     if (room) {
         params->values = params->values ? params->values : params->master;
-        s->values = s->values ? s->values : s->masters;
         return 0;
     }
     for (int i = 0; i < N; i++) {
@@ -369,8 +366,7 @@ static int64_t room_of(const struct s2s_param *p)
     return (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
 }
 
-/* Places p at *end. */
-static void place(struct s2s_param *p, int64_t *end)
+void tensor_place(struct s2s_param *p, int64_t *end)
 {
     p->offset = *end;
     if (*end <= MAX_NUMEL && p->numel <= MAX_NUMEL)
@@ -379,43 +375,20 @@ static void place(struct s2s_param *p, int64_t *end)
         *end = MAX_NUMEL + 1;
 }
 
-/* *end becomes one at which n ranks have equal parts. */
-static void round_up(int64_t *end, int n)
+void tensor_round_up(int64_t *end, int n)
 {
     const int64_t step = PARAM_ALIGN * (int64_t)(n > 0 ? n : 1);
     if (*end <= MAX_NUMEL)
         *end = (*end + step - 1) / step * step;
 }
 
-/* In the order they were added. Each unit begins and ends where ranks can divide it, and the parts
- * of a rank are stored in the same order. */
+/* In the order they were added. */
 static void lay_out_class(struct s2s_params *params, int c)
 {
-    struct s2s_shards *shards = params->shards;
-    const int parts = shards ? s2s_group_size(shards->groups[c]) : params->n_shards[c];
-    int64_t *end = &params->n_trained, begin = -1;
-    int unit = -1;
-    for (size_t i = 0; i < params->n; i++) {
-        struct s2s_param *p = params->list[i];
-        if (!p->trained || (int)p->class != c)
-            continue;
-        const int own = tensor_unit_of(params, i);
-        if (own != unit) {
-            round_up(end, parts);
-            begin = begin < 0 ? *end : begin;
-            shards->units[own].flat[c][0] = *end;
-            shards->units[own].stored[c] = params->n_stored + (*end - begin) / parts;
-        }
-        unit = own;
-        place(p, end);
-        if (own >= 0) {
-            shards->units[own].flat[c][1] = *end;
-            round_up(&shards->units[own].flat[c][1], parts);
-        }
-    }
-    round_up(end, parts);
-    if (unit >= 0)
-        params->n_stored += (*end - begin) / parts;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->trained && (int)params->list[i]->class == c)
+            tensor_place(params->list[i], &params->n_trained);
+    tensor_round_up(&params->n_trained, params->n_shards[c]);
 }
 
 static void lay_out(struct s2s_params *params)
@@ -425,10 +398,11 @@ static void lay_out(struct s2s_params *params)
         struct s2s_param *p = params->list[i];
         p->trained = s2s_param_learns(p) && !(p->flags & S2S_PARAM_ABSENT);
         if (!p->trained)
-            place(p, working_dtype(params, p) == S2S_F32 ? &params->n_fixed : &params->n_halves);
+            tensor_place(p, tensor_working_dtype(params, p) == S2S_F32 ? &params->n_fixed
+                                                                       : &params->n_halves);
     }
     for (int c = 0; c < S2S_CLASSES; c++) {
-        lay_out_class(params, c);
+        (params->shards ? tensor_lay_out_pieces : lay_out_class)(params, c);
         params->class_end[c] = params->n_trained;
     }
     if (params->shards)
@@ -484,23 +458,23 @@ struct s2s_stack s2s_param_stack(const struct s2s_param *first)
 /* Where its values are: the masters, and what layers use; and its gradient. */
 static void set_values(struct s2s_params *params, struct s2s_param *p, size_t idx)
 {
-    const enum s2s_dtype dtype = working_dtype(params, p);
+    const enum s2s_dtype dtype = tensor_working_dtype(params, p);
     const bool wide = dtype == S2S_F32, absent = p->flags & S2S_PARAM_ABSENT;
     const struct s2s_shards *s = p->trained ? params->shards : NULL;
     float *masters = p->trained ? params->master : params->fixed, *grads = params->grads;
-    void *values = p->trained ? params->values : params->halves;
-    int64_t at = p->offset;
+    void *values = wide ? masters : p->trained ? params->values : params->halves;
+    int64_t at = p->offset, grad_at = at;
     p->master = absent || (!p->trained && !wide) ? NULL : masters + at;
     p->grad_stored = p->trained ? grads + at : NULL;
     p->stored_end = p->numel;
     if (s) {
-        at = tensor_place_param(params, p, tensor_unit_of(params, idx));
-        masters = s->masters;
-        values = s->values;
+        const struct s2s_param_piece *piece = tensor_store_part(params, idx);
+        at = p->offset - piece->begin;
+        values = s2s_piece_values(s, piece);
         grads = s->grads;
+        grad_at = piece->grad + at;
     }
-    void *data =
-        wide ? (void *)(masters + at) : (char *)values + at * (int64_t)s2s_dtype_size(dtype);
+    void *data = (char *)values + at * (int64_t)s2s_dtype_size(dtype);
     set_header(p->tensor, p, params->device, dtype, absent ? NULL : data);
     p->tensor->param = p;
     if (!p->trained)
@@ -508,7 +482,7 @@ static void set_values(struct s2s_params *params, struct s2s_param *p, size_t id
     p->tensor->needs_grad = true;
     p->tensor->grad_written = true; /* the bucket is zeroed once a step, then everybody adds */
     p->tensor->grad = s2s_xcalloc(1, sizeof *p->tensor->grad);
-    set_header(p->tensor->grad, p, params->device, S2S_F32, grads + at);
+    set_header(p->tensor->grad, p, params->device, S2S_F32, grads + grad_at);
 }
 
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
@@ -532,10 +506,10 @@ int64_t s2s_params_bytes(const struct s2s_params *params)
 {
     const int64_t wide = (int64_t)sizeof(float);
     const int64_t size = (int64_t)s2s_dtype_size(params->device->dtype);
-    const int64_t n_whole = params->shards ? params->shards->n_whole : 0;
-    const int64_t n_working = params->shards ? n_whole : params->n_trained;
-    return wide * (params->n_stored + n_whole + params->n_fixed) +
-           size * ((has_working(params) ? n_working : 0) + params->n_halves);
+    const struct s2s_shards *s = params->shards;
+    const int64_t n_working = s ? s->n_narrow : has_working(params) ? params->n_trained : 0;
+    return wide * (params->n_stored + (s ? s->n_wide : 0) + params->n_fixed) +
+           size * (n_working + params->n_halves);
 }
 
 struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin, int64_t n)

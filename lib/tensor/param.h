@@ -127,30 +127,40 @@ struct s2s_param {
                                 * slice of the gradient buffer */
 };
 
+/* What ranks divide at once: of a unit what is of one class, and what layers use in one type. */
+struct s2s_param_piece {
+    enum s2s_param_class class;
+    enum s2s_dtype dtype;
+    int64_t begin, end;  /* elements of the trained buffers */
+    int64_t stored;      /* where this rank's part is in master and grads of the registry */
+    int64_t value, grad; /* where the whole is in what shards have */
+};
+
+enum { S2S_PIECES = 2 * S2S_CLASSES };
+
 /*
  * Parameters that are gathered together. Where ranks divide values and gradients, each keeps an
- * equal part of each class of a unit; the whole unit is only there while it is computed with. Units
+ * equal part of each piece of a unit; the whole unit is only there while it is computed with. Units
  * take turns in two places; a kept one has its own.
  */
 struct s2s_param_unit {
     size_t begin, end; /* of params->list */
     bool kept;
-    /* set by s2s_params_finish: elements of the trained buffers, class by class, where this rank's
-     * part of them is stored, and where the whole unit stands */
-    int64_t flat[S2S_CLASSES][2];
-    int64_t stored[S2S_CLASSES];
-    int64_t at, numel; /* 0 elements: another pipeline stage has it */
-    int place;         /* 0, 1; -1: kept, or not here */
+    /* set by s2s_params_finish */
+    struct s2s_param_piece pieces[S2S_PIECES]; /* some without elements */
+    int64_t grad, numel; /* the whole of its gradients; 0 elements: another pipeline stage has it */
+    int place;           /* 0, 1; -1: kept, or not here */
 };
 
 struct s2s_shards {
     const struct s2s_group *groups[S2S_CLASSES]; /* kept: whose ranks divide a class */
     struct s2s_param_unit *units; /* [n_units] in the order in which they are computed with */
     int n_units;
-    float *masters; /* [n_whole] device memory: whole units, as what follows */
-    void *values;   /* in the device's dtype; masters where that is F32 */
-    float *grads;
-    int64_t n_whole;
+    /* whole units, in device memory */
+    float *grads; /* [n_grads] */
+    float *wide;  /* [n_wide] values that layers use in F32 */
+    void *narrow; /* [n_narrow] those that they use in the device's dtype, if it is another */
+    int64_t n_grads, n_wide, n_narrow;
 };
 
 /*
@@ -214,9 +224,10 @@ void s2s_params_divide(struct s2s_params *params, enum s2s_param_class class, in
  * s2s_params_finish. */
 void s2s_params_shard(struct s2s_params *params, const struct s2s_param_unit *units, int n_units,
                       const struct s2s_group *const groups[S2S_CLASSES]);
-/* How many elements of a class of a unit each rank keeps. */
-int64_t s2s_shards_part(const struct s2s_shards *shards, const struct s2s_param_unit *unit,
-                        int class);
+/* How many elements of a piece each rank keeps. */
+int64_t s2s_piece_part(const struct s2s_shards *shards, const struct s2s_param_piece *piece);
+/* Where its whole values are, in its dtype. */
+void *s2s_piece_values(const struct s2s_shards *shards, const struct s2s_param_piece *piece);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
  * not set). Fails where the machine has no room for them, and where a part of a stack is frozen. */
 int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);
@@ -240,9 +251,6 @@ int64_t s2s_params_bytes(const struct s2s_params *params);
 struct s2s_mat s2s_params_working(const struct s2s_params *params, int64_t begin, int64_t n);
 /* Makes them the rounding of the masters, which were changed by other means than the optimizer. */
 void s2s_params_round(struct s2s_params *params, int64_t begin, int64_t n);
-
-/* The same of a whole unit, once its masters were gathered. */
-void s2s_params_round_unit(struct s2s_params *params, const struct s2s_param_unit *unit);
 
 /* The elements [begin, end) of the trained buffers that belong to a class. */
 void s2s_params_range(const struct s2s_params *params, enum s2s_param_class class, int64_t *begin,

@@ -7,9 +7,9 @@
 
 enum { NOBODY = -1 };
 
-/* What a unit has under way: a ticket a class, 0 where there is none. */
+/* What a unit has under way: a ticket a piece, 0 where there is none. */
 struct unit_state {
-    int64_t gather[S2S_CLASSES], reduce[S2S_CLASSES];
+    int64_t gather[S2S_PIECES], reduce[S2S_PIECES];
     bool here; /* gathered, or on its way */
     bool reducing;
     bool summed; /* since the step began */
@@ -68,50 +68,46 @@ void s2s_fsdp_lay_out(struct s2s_model *model, const struct s2s_group *const gro
 
 /* ---- pieces of a unit ---- */
 
-/* Of one class: where the whole is, how much each rank has, and where this rank keeps its part. */
-struct piece {
-    const struct s2s_group *group;
-    float *value, *grad, *own; /* own: of grad, this rank's part */
-    int64_t part, stored;
-};
-
-/* The unit's piece of the class; false: it has none. *at: of the unit, begins at 0. */
-static bool piece_of(struct piece *piece, const struct s2s_fsdp *f, int u, int class, int64_t *at)
-{
-    const struct s2s_param_unit *unit = &f->shards->units[u];
-    const struct s2s_group *group = f->shards->groups[class];
-    const int64_t part = s2s_shards_part(f->shards, unit, class);
-    float *grad = f->shards->grads + unit->at + *at;
-    *piece = (struct piece){.group = group,
-                            .value = f->shards->masters + unit->at + *at,
-                            .grad = grad,
-                            .own = grad + part * s2s_group_rank(group),
-                            .part = part,
-                            .stored = unit->stored[class]};
-    *at += part * s2s_group_size(group);
-    return part > 0;
-}
-
 static struct s2s_queue *queue_of(const struct s2s_fsdp *f)
 {
     return &f->params->device->queue;
+}
+
+static const struct s2s_group *group_of(const struct s2s_fsdp *f,
+                                        const struct s2s_param_piece *piece)
+{
+    return f->shards->groups[piece->class];
+}
+
+/* This rank's part of its gradients. */
+static float *own_grads(const struct s2s_fsdp *f, const struct s2s_param_piece *piece)
+{
+    return f->shards->grads + piece->grad +
+           s2s_piece_part(f->shards, piece) * s2s_group_rank(group_of(f, piece));
+}
+
+/* The next piece of the unit that has elements, from *i on, or NULL. */
+static const struct s2s_param_piece *next_piece(const struct s2s_fsdp *f, int u, int *i)
+{
+    while (*i < S2S_PIECES) {
+        const struct s2s_param_piece *piece = &f->shards->units[u].pieces[(*i)++];
+        if (piece->end > piece->begin)
+            return piece;
+    }
+    return NULL;
 }
 
 /* ---- values ---- */
 
 static void wait_values(struct s2s_fsdp *f, int u)
 {
-    struct unit_state *s = &f->states[u];
-    bool came = false;
-    for (int c = 0; c < S2S_CLASSES; c++) {
-        const struct s2s_group *group = f->shards->groups[c];
-        if (s->gather[c])
-            group->ops->wait(group, queue_of(f), s->gather[c]);
-        came |= s->gather[c] != 0;
-        s->gather[c] = 0;
+    const struct s2s_param_piece *piece;
+    for (int i = 0; (piece = next_piece(f, u, &i));) {
+        int64_t *ticket = &f->states[u].gather[i - 1];
+        if (*ticket)
+            group_of(f, piece)->ops->wait(group_of(f, piece), queue_of(f), *ticket);
+        *ticket = 0;
     }
-    if (came)
-        s2s_params_round_unit(f->params, &f->shards->units[u]);
 }
 
 /* Who stands in the place of u goes. */
@@ -125,19 +121,32 @@ static void make_place(struct s2s_fsdp *f, int u)
         }
 }
 
+/* What layers use in another type is sent in it: a part is rounded where it stands in the whole. */
+static int64_t gather(struct s2s_fsdp *f, const struct s2s_param_piece *piece)
+{
+    const struct s2s_group *group = group_of(f, piece);
+    const int64_t part = s2s_piece_part(f->shards, piece);
+    const size_t before = (size_t)(part * group->rank) * s2s_dtype_size(piece->dtype);
+    void *whole = s2s_piece_values(f->shards, piece), *own = f->params->master + piece->stored;
+    if (piece->dtype != S2S_F32) {
+        const struct s2s_mat rounded = {(char *)whole + before, part, piece->dtype};
+        f->params->device->kernels->copy(
+            queue_of(f), &(struct s2s_k_copy){
+                             .src = {own, part, S2S_F32}, .dst = rounded, .rows = 1, .cols = part});
+        own = rounded.data;
+    }
+    return group->ops->start_all_gather(group, queue_of(f), whole, own, part, piece->dtype);
+}
+
 static void start_gather(struct s2s_fsdp *f, int u)
 {
     struct unit_state *s = &f->states[u];
-    struct piece piece;
-    int64_t at = 0;
+    const struct s2s_param_piece *piece;
     if (s->here)
         return;
     make_place(f, u);
-    for (int c = 0; c < S2S_CLASSES; c++)
-        if (piece_of(&piece, f, u, c, &at))
-            s->gather[c] = piece.group->ops->start_all_gather(piece.group, queue_of(f), piece.value,
-                                                              f->params->master + piece.stored,
-                                                              piece.part, S2S_F32);
+    for (int i = 0; (piece = next_piece(f, u, &i));)
+        s->gather[i - 1] = gather(f, piece);
     s->here = true;
 }
 
@@ -164,12 +173,13 @@ static void gather_ahead(struct s2s_fsdp *f, int block, int step)
 static void start_reduce(struct s2s_fsdp *f, int u)
 {
     struct unit_state *s = &f->states[u];
-    struct piece piece;
-    int64_t at = 0;
-    for (int c = 0; c < S2S_CLASSES; c++)
-        if (piece_of(&piece, f, u, c, &at))
-            s->reduce[c] = piece.group->ops->start_reduce_scatter(
-                piece.group, queue_of(f), piece.own, piece.grad, piece.part, S2S_F32);
+    const struct s2s_param_piece *piece;
+    for (int i = 0; (piece = next_piece(f, u, &i));) {
+        const struct s2s_group *group = group_of(f, piece);
+        s->reduce[i - 1] = group->ops->start_reduce_scatter(
+            group, queue_of(f), own_grads(f, piece), f->shards->grads + piece->grad,
+            s2s_piece_part(f->shards, piece), S2S_F32);
+    }
     s->reducing = s->summed = true;
 }
 
@@ -178,23 +188,17 @@ static void finish_reduce(struct s2s_fsdp *f, int u)
 {
     struct unit_state *s = &f->states[u];
     const struct s2s_kernels *k = f->params->device->kernels;
-    struct piece piece;
-    int64_t at = 0;
+    const struct s2s_param_piece *piece;
     if (!s->reducing)
         return;
-    for (int c = 0; c < S2S_CLASSES; c++) {
-        if (!piece_of(&piece, f, u, c, &at))
-            continue;
-        piece.group->ops->wait(piece.group, queue_of(f), s->reduce[c]);
-        const struct s2s_mat sum = {f->params->grads + piece.stored, piece.part, S2S_F32},
-                             part = {piece.own, piece.part, S2S_F32};
-        k->axpby(queue_of(f), &(struct s2s_k_axpby){.x = part,
-                                                    .z = sum,
-                                                    .y = sum,
-                                                    .rows = 1,
-                                                    .cols = piece.part,
-                                                    .alpha = 1,
-                                                    .beta = 1});
+    for (int i = 0; (piece = next_piece(f, u, &i));) {
+        const int64_t n = s2s_piece_part(f->shards, piece);
+        group_of(f, piece)->ops->wait(group_of(f, piece), queue_of(f), s->reduce[i - 1]);
+        const struct s2s_mat sum = {f->params->grads + piece->stored, n, S2S_F32},
+                             part = {own_grads(f, piece), n, S2S_F32};
+        k->axpby(queue_of(f),
+                 &(struct s2s_k_axpby){
+                     .x = part, .z = sum, .y = sum, .rows = 1, .cols = n, .alpha = 1, .beta = 1});
     }
     s->reducing = false;
 }
@@ -206,7 +210,7 @@ static void zero_grads(struct s2s_fsdp *f, int u)
     for (int v = 0; v < f->shards->n_units; v++)
         if (place >= 0 && f->shards->units[v].place == place)
             finish_reduce(f, v);
-    f->params->device->kernels->zero(queue_of(f), f->shards->grads + unit->at,
+    f->params->device->kernels->zero(queue_of(f), f->shards->grads + unit->grad,
                                      (size_t)unit->numel * sizeof(float));
 }
 
@@ -298,14 +302,14 @@ int s2s_fsdp_optim(struct s2s_optim **optim, struct s2s_fsdp *f,
 {
     const struct s2s_shards *s = f->shards;
     struct s2s_optim_slice *slices =
-        s2s_xcalloc((size_t)s->n_units * S2S_CLASSES + 1, sizeof *slices);
+        s2s_xcalloc((size_t)s->n_units * S2S_PIECES + 1, sizeof *slices);
+    const struct s2s_param_piece *piece;
     size_t n = 0;
     for (int u = 0; u < s->n_units; u++)
-        for (int c = 0; c < S2S_CLASSES; c++) {
-            const int64_t part = s2s_shards_part(s, &s->units[u], c),
-                          begin = s->units[u].flat[c][0] + part * s2s_group_rank(s->groups[c]);
-            if (part > 0)
-                slices[n++] = (struct s2s_optim_slice){.begin = begin, .end = begin + part};
+        for (int i = 0; (piece = next_piece(f, u, &i));) {
+            const int64_t part = s2s_piece_part(s, piece),
+                          begin = piece->begin + part * group_of(f, piece)->rank;
+            slices[n++] = (struct s2s_optim_slice){.begin = begin, .end = begin + part};
         }
     qsort(slices, n, sizeof *slices, s2s_optim_slice_order);
     int rc = s2s_optim_new_slices(optim, f->params, options, slices, n, err);

@@ -47,7 +47,7 @@ void s2s_train_memory_of(struct s2s_train_memory *m, const struct s2s_side *side
     const struct s2s_params *params = side->model->params;
     const struct s2s_device *device = params->device;
     const int64_t f32 = (int64_t)sizeof(float);
-    const int64_t n_whole = params->shards ? params->shards->n_whole : 0;
+    const int64_t n_whole = params->shards ? params->shards->n_grads : 0;
     *m = (struct s2s_train_memory){
         .parameters = s2s_params_bytes(params),
         .gradients = f32 * (params->n_stored + n_whole),

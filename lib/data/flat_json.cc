@@ -1,6 +1,7 @@
 /* Reads plain objects with simdjson. */
 #include "lib/data/flat_json.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #define SIMDJSON_EXCEPTIONS 0
@@ -10,7 +11,7 @@ namespace
 {
 namespace dom = simdjson::dom;
 
-/* A parser and a line with the room behind it that the parser wants, a thread. */
+/* A parser and a line with the room after it that the parser wants: each thread has its own. */
 struct worker {
     dom::parser parser;
     char *line = nullptr;
@@ -74,16 +75,44 @@ bool is_new(const struct data_flat *out, size_t n)
             return false;
     return true;
 }
+/* C++'s thread_local ends the process where there is no memory to note its destructor. */
+pthread_key_t workers;
+bool has_workers;
+
+void delete_worker(void *of)
+{
+    delete static_cast<worker *>(of);
+}
+
+void create_workers()
+{
+    has_workers = pthread_key_create(&workers, delete_worker) == 0;
+}
+
+worker *this_worker()
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, create_workers);
+    if (!has_workers)
+        return nullptr;
+    worker *w = static_cast<worker *>(pthread_getspecific(workers));
+    if (w || !(w = new (std::nothrow) worker))
+        return w;
+    if (pthread_setspecific(workers, w) == 0)
+        return w;
+    delete w;
+    return nullptr;
+}
 } // namespace
 
 int data_flat_parse(struct data_flat *out, size_t cap, const char *text, size_t len)
 {
-    static thread_local worker w;
+    worker *w = this_worker();
     dom::element root;
     dom::object object;
     size_t n = 0;
-    if (len == 0 || len > UINT32_MAX / 2 || !w.take(text, len) ||
-        w.parser.parse(w.line, len, false).get(root) || root.get_object().get(object))
+    if (len == 0 || len > UINT32_MAX / 2 || !w || !w->take(text, len) ||
+        w->parser.parse(w->line, len, false).get(root) || root.get_object().get(object))
         return -1;
     const bool may_have_nul = memchr(text, '\\', len);
     for (auto field = object.begin(); field != object.end(); ++field) {

@@ -150,7 +150,7 @@ tensors() {
 # lost CALL:N COMMAND...: with that allocation failed, it loses memory or crashes, and not inside of libsndfile, libFLAC, libarchive or oneDNN: where an allocation of theirs
 # fails, they forget what they have or write to what they have not (1.2.0, 1.4.2, 3.6.2 and 2.6). To tell whose a block is takes stacks that take long.
 lost() {
-    printf 'leak:libsndfile.so\nleak:libFLAC.so\nleak:archive_read_open_fd\n' >.libraries
+    printf 'leak:libsndfile.so\nleak:libFLAC.so\nleak:archive_read_open_fd\nleak:archive_write_open2\n' >.libraries
     S2S_INJECT=$1:ENOMEM LSAN_OPTIONS=fast_unwind_on_malloc=0:print_suppressions=0:suppressions=$PWD/.libraries LD_PRELOAD=$INJECT:$LSAN "${@:2}" >got.out 2>said </dev/null
     [ $? = 23 ] || return 1
     not grep -qE '^ *#[01] .*/(libsndfile|libFLAC|libarchive|libdnnl)\.so' said

@@ -31,6 +31,11 @@ mpirun_n() {
     mpirun -n "$n" "$@"
 }
 
+# is mpirun MPICH's, which kills all ranks when one dies, and gives up where they read its stdin slower than it is written?
+by_hydra() {
+    case $(mpirun --version 2>&1) in *HYDRA*) ;; *) return 1 ;; esac
+}
+
 # `turn || continue` begins a loop over four cases or more of one rule: it takes every fourth from one that the day chooses, with S2S_LONG each of them
 turn() {
     TURN=$((TURN + 1))

@@ -39,7 +39,7 @@ ended() {
 }
 
 # killed_rank RANK MOMENT: it is killed MOMENT milliseconds after the first step, and named in the last line. Sets took, the milliseconds until the other one is gone.
-# MPICH's mpirun kills the other one at once, before it can name anybody.
+# MPICH's mpirun kills the other one before it can name anybody.
 killed_rank() {
     local start
     begin
@@ -50,7 +50,7 @@ killed_rank() {
     gone "$(cat pid.$((1 - $1)))" 4
     took=$(since "$start")
     ended
-    case $(mpirun --version 2>&1) in *HYDRA*) [ $rc -ne 0 ] && return ;; esac
+    if by_hydra; then [ $rc -ne 0 ] && return; fi
     if [ $rc -eq 0 ] || [ "$(grep -c ' died in ' said)" -ne 1 ] ||
         [[ "$last" != "s2s-train[$((1 - $1))]: step "*": rank $1 (pid $(cat "pid.$1") on $(hostname)) died in step "* ]]; then
         echo "rank $1 killed after $2 ms, exit $rc:" >&2

@@ -904,6 +904,7 @@ PY
 }
 
 @test "speech: statistics of the batch, and the running ones, are the same on any number of ranks" {
+    ! by_hydra || skip "MPICH's mpirun gives up long pipes"
     make_speech
     # a bias in front of the norm has a gradient of round-off alone, which AdamW makes large
     sed -i 's/"convolution_bias": true/"convolution_bias": false/' enc.json
@@ -941,6 +942,7 @@ PY
 }
 
 @test "speech: a file that one rank lacks is named, when a pipe is opened too" {
+    ! by_hydra || skip "MPICH's mpirun gives up long pipes"
     make_speech
     local args="s.yaml -j1 run=lacks mesh.dp=2 data.train=[-] data.shuffle=false data.eval={}"
     exits 2 timeout 60 mpirun -n 1 s2s-train $args : -n 1 s2s-train $args data.features=absent.json < <(s2s-shard cat pcm.s2s)

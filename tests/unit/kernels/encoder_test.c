@@ -19,8 +19,8 @@ static float rounded(float x)
 static float *random_values(int64_t n, uint64_t key)
 {
     float *x = s2s_xmalloc((size_t)(n + 1) * sizeof *x);
-    s2s_rng_fill_normal(x, (size_t)n, key, 0, 0, 1);
-    for (int64_t i = 0; i < n; i++)
+    s2s_rng_fill_normal(x, (size_t)n + 1, key, 0, 0, 1);
+    for (int64_t i = 0; i <= n; i++)
         x[i] = rounded(x[i]);
     return x;
 }
@@ -28,7 +28,7 @@ static float *random_values(int64_t n, uint64_t key)
 static float *blank(int64_t n)
 {
     float *x = s2s_xmalloc((size_t)(n + 1) * sizeof *x);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i <= n; i++)
         x[i] = NAN;
     return x;
 }

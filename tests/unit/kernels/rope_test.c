@@ -41,9 +41,9 @@ static void run(float *x, float *y, const float *table, int rotary, bool transpo
 
 static void check(int rotary, double factor)
 {
-    double freq[DIM / 2];
+    double freq[DIM / 2] = {0};
     static double want[N * WIDTH], again[N * WIDTH];
-    float table[N * DIM], *x = values(N, WIDTH, STRIDE, 1), *y = values(N, WIDTH, STRIDE, 2);
+    float table[N * DIM] = {0}, *x = values(N, WIDTH, STRIDE, 1), *y = values(N, WIDTH, STRIDE, 2);
     for (int i = 0; i < rotary / 2; i++)
         freq[i] = pow(10000, -2.0 * i / rotary);
     k->rope_table(&queue,

@@ -3,7 +3,7 @@
 #   release   the whole suite with its long tests
 #   sanitize  the suite under ASan and UBSan
 #   tsan      threads that work on one tensor, threads in general, and those of emulated GPUs, under TSan
-#   memcheck  each program once under valgrind, built for a CPU that it knows
+#   memcheck  each program once and the unit tests under valgrind, built for a CPU that it knows
 #   levels    the tests of the CPU's kernels at each level of CPU_LEVELS that this machine has
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000; readers of data 100000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
@@ -70,7 +70,7 @@ emulated_tsan() {
 }
 memcheck() {
     command -v valgrind >/dev/null || { echo "no valgrind" && return 77; }
-    make -s -j"$JOBS" DEBUG=1 MARCH=x86-64-v3 BUILD=build/memcheck all && tests/memcheck.sh build/memcheck
+    make -s -j"$JOBS" DEBUG=1 MARCH=x86-64-v3 BUILD=build/memcheck all units && tests/memcheck.sh build/memcheck
 }
 levels() {
     local names="x86-64-v2 x86-64-v3 x86-64-v4" level tests
@@ -113,7 +113,7 @@ part() {
     release) timed "suite with its long tests" release ;;
     sanitize) timed "suite under ASan and UBSan" sanitize ;;
     tsan) timed "threads under TSan" tsan ;;
-    memcheck) timed "programs under valgrind" memcheck ;;
+    memcheck) timed "programs and units under valgrind" memcheck ;;
     levels) levels ;;
     fuzz) timed "fuzzing" fuzz ;;
     oracle) timed "programs for the scripts of tests/oracle" make -s -j"$JOBS" all && oracle ;;

@@ -86,7 +86,7 @@ unit() {
 units() {
     export memcheck S2S_TEST_TABLES=cpu
     export -f unit
-    find "$BUILD/tests/unit" -name '*_test' | sort | grep -vE '/(attention|gemm|tokenizer|count|base|map|tape)_test$' >"$work/units"
+    find "$BUILD/tests/unit" -name '*_test' | sort | grep -vE '/(attention|gemm|tokenizer|count|base|map|tape|device)_test$' >"$work/units"
     [ -s "$work/units" ] && xargs -n 1 -P "${JOBS:-$(nproc)}" bash -c 'unit "$1"' unit <"$work/units"
 }
 

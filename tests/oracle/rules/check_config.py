@@ -108,7 +108,9 @@ def arguments(fields):
             flag, value = "--disable-bias-linear", not value
         if name != "pipeline_dtype":
             flags[flag] = " ".join(value) if isinstance(value, list) and value else value or None
-    return {"ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}, "MODEL_ARGS": flags}
+    # of the environment the class knows nothing
+    connections = 32 if fields.get("overlap_moe_expert_parallel_comm") else 1
+    return {"ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": connections}, "MODEL_ARGS": flags}
 
 
 def found(fields):

@@ -99,7 +99,7 @@ same_bytes() {
         run timeout 60 mpirun -n 3 ./in_one $fault "${convert[@]}"
         [ ! -e out ]
         case $fault in
-        *KILL) [ "$status" -eq 137 ] ;;
+        *KILL) [ "$status" -eq "$(by_hydra && echo 9 || echo 137)" ] ;;
         *)
             [ "$status" -eq 1 ] || { echo "$fault: exit $status: $output" >&2; return 1; }
             [ "$(grep -c '^s2s-ckpt' <<<"$output")" = 1 ]

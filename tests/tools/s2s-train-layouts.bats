@@ -66,12 +66,13 @@ LINES
     chain p.yaml "model.path=$ROOT/tests/oracle/models/qwen3_moe" <<LINES
 mesh.dp=2 mesh.ep=2
 mesh.tp=2 mesh.dp=2 mesh.ep=4 mesh.etp=1 mesh.sequence_parallel=true $optim
+mesh.dp=2 $all
 mesh.dp=4 mesh.ep=2 $all
 mesh.pp=2 mesh.dp=2 mesh.ep=2 $all
 LINES
 }
 
-@test "long: ten layouts of a decoder whose output layer is the embedding" {
+@test "long: twelve layouts of a decoder whose output layer is the embedding" {
     chain r.yaml <<LINES
 mesh.tp=2
 mesh.dp=2 $all
@@ -82,6 +83,7 @@ mesh.tp=2 mesh.dp=2 mesh.sequence_parallel=true $all
 mesh.dp=3 $optim
 mesh.pp=4
 mesh.tp=4 mesh.sequence_parallel=true
+mesh.pp=2 mesh.dp=2 $optim
 mesh.pp=2 mesh.dp=2 $all
 mesh.dp=4 $all
 LINES

@@ -168,6 +168,7 @@ PY
     done <<'MESHES'
 2 mesh.cp=2 train.packs_per_step=3
 4 mesh.cp=2 mesh.tp=2 mesh.cp_comm=p2p mesh.sequence_parallel=true
+2 mesh.pp=2
 4 mesh.pp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
 4 mesh.cp=2 mesh.dp=2 mesh.cp_comm=a2a train.recompute=true
 MESHES

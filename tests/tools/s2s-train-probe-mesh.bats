@@ -47,13 +47,15 @@ golden() {
     golden <<'LINES'
 llama_gqa_tied pp=2,tp=2,sequence_parallel=true
 qwen3 tp=2,cp=2
-qwen3_moe dp=4,ep=2,data_parallel_sharding_strategy=optim_grads_params
-salm_llama pp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params
+qwen3_moe dp=2,ep=2
+salm_llama cp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params
 LINES
 }
 
 @test "long: every gradient is transformers' on each axis, alone and beside others, of each family" {
     golden <<'LINES'
+qwen3_moe dp=4,ep=2,data_parallel_sharding_strategy=optim_grads_params
+salm_llama pp=2,dp=2,data_parallel_sharding_strategy=optim_grads_params
 llama_gqa_tied tp=2
 llama_gqa_tied tp=2,sequence_parallel=true
 llama_gqa_tied cp=2

@@ -84,6 +84,7 @@ meshes='1 | mesh.dp=1
 2 | mesh.tp=2
 2 | mesh.pp=2
 2 | mesh.cp=2
+2 | mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
 4 | mesh.pp=2 mesh.dp=2 mesh.data_parallel_sharding_strategy=optim_grads_params
 1 | train.packs_per_microbatch=2'
 

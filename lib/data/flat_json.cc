@@ -75,6 +75,7 @@ bool is_new(const struct data_flat *out, size_t n)
             return false;
     return true;
 }
+
 /* C++'s thread_local ends the process where there is no memory to note its destructor. */
 pthread_key_t workers;
 bool has_workers;

@@ -36,17 +36,12 @@ static inline int launch(int n, const char *what, struct s2s_buf *said)
     setenv("ASAN_OPTIONS", "detect_leaks=0", 0);
     /* more ranks than cores, anybody's, on one machine: asking for networks takes longer than all
      * else. These are not options, as MPICH's mpirun has others */
-    static const char *const open_mpi[][2] = {{"ALLOW_RUN_AS_ROOT", "1"},
-                                              {"ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                              {"MCA_rmaps_base_oversubscribe", "1"},
-                                              {"MCA_hwloc_base_binding_policy", "none"},
-                                              {"MCA_pml", "ob1"},
-                                              {"MCA_btl", "self,vader"}};
-    for (size_t i = 0; i < sizeof open_mpi / sizeof *open_mpi; i++) {
-        char *name = s2s_xasprintf("OMPI_%s", open_mpi[i][0]);
-        setenv(name, open_mpi[i][1], 0);
-        free(name);
-    }
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+    setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", "self,vader", 0);
     char *command =
         s2s_xasprintf("timeout -k 5 60 mpirun -n %d '%s' --child '%s' 2>&1", n, self, what);
     FILE *pipe = popen(command, "r");
